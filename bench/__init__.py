@@ -1,0 +1,1 @@
+"""The command line: bench, launch, doctor and the readers of plans and topologies."""

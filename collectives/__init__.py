@@ -1,0 +1,1 @@
+"""Schedules, and everything that reads them: verify, price, choose, draw, lower, execute."""

@@ -1,0 +1,1 @@
+"""Ways to move slices between ranks, one module for each class of link."""
