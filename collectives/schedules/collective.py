@@ -106,6 +106,7 @@ class Collective:
             return chunks
         if kind in ("none", "root"):
             return chunks[:0]
-        part: Chunks = chunks // (n_chunks // self.n_parts(n_ranks))
-        index = {"own": part, "row": part // n_ranks, "column": part % n_ranks}[kind]
-        return np.flatnonzero(index == rank)
+        part = chunks // (n_chunks // self.n_parts(n_ranks))
+        owner = part if kind == "own" else part // n_ranks if kind == "row" else part % n_ranks
+        held: Chunks = chunks[owner == rank]
+        return held
