@@ -1,11 +1,11 @@
-"""What decides how a collective is executed, except the number of elements."""
+"""What a caller asks for, apart from the size: the key of a plan."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from multiring.collectives.schedules.schedule import Schedule
-from multiring.kernels.dtypes import DType
+from multiring.kernels.dtypes import DTYPES, DType
 from multiring.kernels.operations import Reduction
 
 __all__ = ["Request"]
@@ -13,28 +13,24 @@ __all__ = ["Request"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One kind of collective call: hashable, equal on all ranks of a call, the key of cached plans.
+    """What decides the plan of a call, except the size.
 
     Attributes
     ----------
     collective : str
-        A key of :data:`multiring.collectives.schedules.collective.COLLECTIVES`.
     dtype : DType
-        Element type of the arrays.
     operation : Reduction or None
         None for collectives that do not reduce.
     root : int
-        The rank that a rooted collective starts or ends at; 0 elsewhere.
     wire : DType or None
-        Element type on the way; None: ``dtype``.
+        The type that travels; None: the array's.
     accumulate : DType or None
-        Element type of sums; None: float32 for 16-bit floats, else ``dtype``.
+        The type that adds; None: float32 for 16-bit floats, else the array's.
     order : str or None
-        ``"rank"`` fixes the order of the reduction to ascending rank.
+        ``"rank"`` for ascending rank order.
     algorithm : str or None
-        Name of the algorithm; None: the cheapest.
     schedule : Schedule or None
-        A schedule of the caller's own, in place of an algorithm.
+        A user's own, verified.
     """
 
     collective: str
@@ -46,3 +42,16 @@ class Request:
     order: str | None = None
     algorithm: str | None = None
     schedule: Schedule | None = None
+
+    @property
+    def wire_type(self) -> DType:
+        """The type that travels."""
+        return self.wire or self.dtype
+
+    @property
+    def accumulate_type(self) -> DType:
+        """The type that adds."""
+        if self.accumulate is not None:
+            return self.accumulate
+        wire = self.wire_type
+        return DTYPES["float32"] if wire.kind == "float" and wire.itemsize == 2 else wire
