@@ -1,0 +1,178 @@
+"""From a Python function to machine code, once per machine: compiling, and the disk cache.
+
+Numba's own cache notices an edit of the function that it caches and misses an edit of one that it calls. So the cache
+folder is named by a hash of every source of this package, of the versions, and of the processor; within it every
+kernel has its own folder and lock, and of many ranks that need a kernel at once one compiles and the others load.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import functools
+import hashlib
+import os
+import platform
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from multiring.kernels.kinds import canonical, span_function, span_name
+
+__all__ = ["cache_folder", "native", "span_address", "warm"]
+
+_lock = threading.RLock()
+_spans: dict[Any, Any] = {}
+_BUILT = "built"
+
+
+def _digest() -> str:
+    """Return a hash of all that machine code depends on."""
+    import llvmlite
+    import llvmlite.binding
+    import numba
+    import numpy
+
+    state = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        state.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    features = llvmlite.binding.get_host_cpu_features().flatten()
+    for text in (
+        numba.__version__,
+        llvmlite.__version__,
+        numpy.__version__,
+        platform.python_version(),
+        platform.machine(),
+        llvmlite.binding.get_host_cpu_name(),
+        features,
+    ):
+        state.update(text.encode() + b"\0")
+    return state.hexdigest()[:24]
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """Return the folder that holds the compiled kernels of this version on this processor.
+
+    ``MULTIRING_CACHE_DIR``, or ``multiring`` in the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``). Where that
+    cannot be written, a private temporary folder of this process.
+    """
+    base = os.environ.get("MULTIRING_CACHE_DIR")
+    if not base:
+        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "multiring")
+    folder = Path(base) / _digest()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError:
+        import atexit
+        import shutil
+
+        private = tempfile.mkdtemp(prefix="multiring-")
+        atexit.register(shutil.rmtree, private, ignore_errors=True)
+        folder = Path(private)
+    return folder
+
+
+@contextlib.contextmanager
+def _caching(name: str) -> Iterator[None]:
+    """Send Numba's cache to the folder of one kernel, and keep other processes out while it is first built."""
+    from numba import config
+
+    folder = cache_folder() / name
+    folder.mkdir(exist_ok=True)
+    with _lock, contextlib.ExitStack() as stack:
+        if not (folder / _BUILT).exists():
+            descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            stack.callback(os.close, descriptor)
+            # Some network file systems have no locks: then several ranks compile, which is slow and not wrong.
+            with contextlib.suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+        old = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
+        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = str(folder), ""
+        try:
+            yield
+            (folder / _BUILT).touch()
+        finally:
+            config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = old
+
+
+def _signature() -> Any:
+    from numba import types
+
+    return types.void(*[types.int64] * 6)
+
+
+def span_address(kind: str, **spec: Any) -> int:
+    """Return the address of the machine code of a span kernel, compiled or loaded at its first use.
+
+    Parameters
+    ----------
+    kind, **spec
+        See :func:`multiring.kernels.kinds.span_function`. A custom reduction is compiled once per process and not
+        kept on disk: nothing says whether the functions that it calls have changed.
+    """
+    return int(_span(kind, **spec).address)
+
+
+def _span(kind: str, **spec: Any) -> Any:
+    from numba import cfunc, njit
+
+    spec = canonical(kind, spec)
+    key = (kind, tuple(sorted(spec.items())))
+    found = _spans.get(key)
+    if found is not None:
+        return found
+    with _lock:
+        if key not in _spans:
+            operation = spec.get("operation")
+            if operation is not None and operation.function is not None:
+                if not hasattr(operation.function, "py_func"):
+                    compiled = njit(operation.function, error_model="numpy")
+                    spec = {**spec, "operation": dataclasses.replace(operation, function=compiled)}
+                _spans[key] = cfunc(_signature(), error_model="numpy")(span_function(kind, **spec))
+            else:
+                with _caching(span_name(kind, **spec)):
+                    function = span_function(kind, **spec)
+                    _spans[key] = cfunc(_signature(), cache=True, error_model="numpy")(function)
+        return _spans[key]
+
+
+def native(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
+    """Compile a function without the interpreter lock and return the quickest way to call it.
+
+    Parameters
+    ----------
+    function : callable
+        A plain module-level function.
+    signature : numba signature
+        Of its arguments; calls convert to those types.
+
+    Returns
+    -------
+    callable
+        The overload's own entry point where this version of Numba has it, about 0.1 us quicker than the dispatcher.
+    """
+    from numba import njit
+
+    with _caching(f"{function.__module__}.{function.__qualname__}"):
+        dispatcher = njit(signature, nogil=True, error_model="numpy", cache=True)(function)
+    overloads = list(dispatcher.overloads.values())
+    entry_point = getattr(overloads[0], "entry_point", None) if len(overloads) == 1 else None
+    return entry_point if callable(entry_point) else dispatcher  # type: ignore[no-any-return]
+
+
+def warm(kinds: Iterable[tuple[str, dict[str, Any]]]) -> None:
+    """Compile or load many span kernels.
+
+    Parameters
+    ----------
+    kinds : iterable of (kind, specification)
+        As for :func:`span_address`.
+    """
+    for kind, spec in kinds:
+        span_address(kind, **spec)
