@@ -101,12 +101,12 @@ class Collective:
         return self._chunks(self.pattern.after, rank, n_ranks, n_chunks)
 
     def _chunks(self, kind: str, rank: int, n_ranks: int, n_chunks: int) -> Chunks:
-        chunks = np.arange(n_chunks, dtype=np.int64)
+        chunks: Chunks = np.arange(n_chunks, dtype=np.int64)
         if kind == "all" or (kind == "root" and rank == self.root):
             return chunks
         if kind in ("none", "root"):
             return chunks[:0]
         part = chunks // (n_chunks // self.n_parts(n_ranks))
-        if kind == "own":
-            return chunks[part == rank]
-        return chunks[part // n_ranks == rank] if kind == "row" else chunks[part % n_ranks == rank]
+        owner = part if kind == "own" else part // n_ranks if kind == "row" else part % n_ranks
+        held: Chunks = chunks[owner == rank]
+        return held

@@ -42,8 +42,8 @@ class Transfer:
 class Step:
     """Transfers that happen at once: every read sees the state before the step.
 
-    Several reduces into one (rank, chunk) are legal and add in ascending source rank; a copy together with anything else
-    into one (rank, chunk) is not.
+    Several reduces into one (rank, chunk) are legal and add in ascending source rank; a copy together with anything
+    else into one (rank, chunk) is not.
 
     Attributes
     ----------
@@ -75,7 +75,9 @@ class Step:
     def of(cls, transfers: Iterable[Transfer]) -> Step:
         """Build a step from its arrows."""
         rows = list(transfers)
-        return cls([t.src for t in rows], [t.dst for t in rows], [t.chunk for t in rows], [t.op is Op.REDUCE for t in rows])
+        return cls(
+            [t.src for t in rows], [t.dst for t in rows], [t.chunk for t in rows], [t.op is Op.REDUCE for t in rows]
+        )
 
     def __len__(self) -> int:
         return len(self.src)

@@ -1,0 +1,81 @@
+"""In what order, and through how many roundings, a schedule adds: what decides its bits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from multiring.collectives.schedules.schedule import Schedule
+from multiring.collectives.schedules.slots import group_by_slot
+
+__all__ = ["is_rank_ordered", "n_roundings"]
+
+
+def is_rank_ordered(schedule: Schedule) -> bool:
+    """Whether every result is one left fold of all ranks' chunks in ascending rank: what ``order="rank"`` needs.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        One that :func:`~multiring.collectives.schedules.verify.verify` accepts.
+
+    Notes
+    -----
+    Several reduces into one slot in one step fold in ascending source rank, with the destination's own value at its own
+    rank's place. So a fold stays one if its first value is a fold of ranks 0 to m, and the others are the untouched
+    chunks of ranks m + 1, m + 2 and so on. Schedules that do not reduce are ordered.
+    """
+    if not schedule.collective.reduces or schedule.n_ranks == 1:
+        return True
+    n_ranks, n_chunks = schedule.n_ranks, schedule.n_chunks
+    # A slot holds the fold of ranks 0 to last, or (single) the chunk of rank last alone, or neither: last is -1.
+    last = np.repeat(np.arange(n_ranks, dtype=np.int64), n_chunks)
+    single = np.ones(n_ranks * n_chunks, dtype=np.bool_)
+    for step in schedule.steps:
+        if not len(step):
+            continue
+        read = step.src.astype(np.int64) * n_chunks + step.chunk
+        slots = np.unique((step.dst.astype(np.int64) * n_chunks + step.chunk)[step.reduce])
+        # The values that are folded: what is sent, and what the destinations of reduces hold.
+        values = np.concatenate((read, slots))
+        places = np.concatenate((step.src, (slots // n_chunks).astype(np.int32)))
+        ranks = np.concatenate((step.dst, (slots // n_chunks).astype(np.int32)))
+        groups = group_by_slot(places, ranks, np.concatenate((step.chunk, slots % n_chunks)), n_chunks)
+        values = values[groups.order]
+        head = np.repeat(groups.start, groups.count)
+        place = np.arange(values.size) - head
+        follows = single[values] & (last[values] == last[values[head]] + place)
+        starts = ~single[values] | (last[values] == 0)
+        right = np.where(place == 0, starts & (last[values] >= 0), follows)
+        fold = np.logical_and.reduceat(right, groups.start)
+        first = values[groups.start]
+        copied = groups.count == 1
+        new_last = np.where(copied, last[first], np.where(fold, last[first] + groups.count - 1, -1))
+        single[groups.slot] = copied & single[first]
+        last[groups.slot] = new_last
+    for rank in range(n_ranks):
+        final = schedule.collective.after(rank, n_ranks, n_chunks) + rank * n_chunks
+        if (single[final] | (last[final] != n_ranks - 1)).any():
+            return False
+    return True
+
+
+def n_roundings(schedule: Schedule) -> int:
+    """Return how often a result was rounded to the type that travels: the longest chain of reduces into a slot.
+
+    0 where nothing is reduced; 1 for direct schedules, whose partial sums never travel; above 1 where they do.
+    """
+    if not schedule.collective.reduces:
+        return 0
+    n_chunks = schedule.n_chunks
+    depth = np.zeros(schedule.n_ranks * n_chunks, dtype=np.int64)
+    for step in schedule.steps:
+        if not len(step):
+            continue
+        groups = group_by_slot(step.src, step.dst, step.chunk, n_chunks)
+        read = depth[step.src.astype(np.int64) * n_chunks + step.chunk][groups.order]
+        adds = step.reduce[groups.order][groups.start]
+        deepest = np.maximum.reduceat(read, groups.start)
+        depth[groups.slot] = np.where(adds, np.maximum(deepest, depth[groups.slot]) + 1, deepest)
+    after = schedule.collective.after
+    finals = [after(rank, schedule.n_ranks, n_chunks) + rank * n_chunks for rank in range(schedule.n_ranks)]
+    return int(depth[np.concatenate(finals)].max(initial=0))
