@@ -8,8 +8,6 @@ NaN is one bit pattern per type after a store: 0x7FC0 (bfloat16), 0x7E00 (float1
 0x7FF8000000000000 (float64).
 """
 
-# ruff: noqa: PLR0124 FURB136 (a value that differs from itself is NaN; max() and min() have other rules for it)
-
 from __future__ import annotations
 
 from collections.abc import Callable
