@@ -30,8 +30,9 @@ class Reducing(Base):
         out : array, optional
             Of the same shape and dtype. None, or ``x`` itself: in place. Any other overlap with ``x`` is refused.
         **options
-            ``op="sum"``, ``wire``, ``accumulate``, ``algorithm``, ``order``, ``schedule``, ``timeout``, ``check``, ``async_op``:
-            see :class:`~multiring.collectives.communicator.options.ReduceOptions`. Integers wrap as numpy's do.
+            ``op="sum"``, ``wire``, ``accumulate``, ``algorithm``, ``order``, ``schedule``, ``timeout``, ``check``,
+            ``async_op``: see :class:`~multiring.collectives.communicator.options.ReduceOptions`. Integers wrap as
+            numpy's do.
 
         Returns
         -------
@@ -45,7 +46,8 @@ class Reducing(Base):
         MismatchError, PeerLostError, CollectiveTimeout, CommunicatorClosed
             If the ranks cannot complete it; the communicator is closed then.
         """
-        # In place on a contiguous numpy array that was seen before: 0.3 us of Python. Everything else goes the long way.
+        # In place on a contiguous numpy array that was seen before: 0.3 us of Python. Everything else goes the long
+        # way.
         if out is None and not options and type(x) is _ndarray:
             address, descr, flags = _unpack(MEMORY, id(x) + START)
             if flags & DIRECT_WRITABLE == DIRECT_WRITABLE:
@@ -66,7 +68,13 @@ class Reducing(Base):
                         return x
         action = self._build(build.all_reduce, x, out, **options)
         result = self._engine.launch(action, options.get("async_op", False))
-        if out is None and not options and type(x) is _ndarray and type(action) is CollectiveAction and not action.before:
+        if (
+            out is None
+            and not options
+            and type(x) is _ndarray
+            and type(action) is CollectiveAction
+            and not action.before
+        ):
             self._remember(x, action)
         return result
 
@@ -108,12 +116,12 @@ class Reducing(Base):
 
         Notes
         -----
-        Arrays of 256 KiB or more are reduced where they lie; smaller ones travel in buckets of at most 32 MiB of symmetric
-        memory. With ``order="rank"`` the result has the bits of reducing each array alone.
+        Arrays of 256 KiB or more are reduced where they lie; smaller ones travel in buckets of at most 32 MiB of
+        symmetric memory. With ``order="rank"`` the result has the bits of reducing each array alone.
         """
 
         def built(executor: Any, listed: Any, **rest: Any) -> Any:
-            return self._buckets.build(listed, rest)
+            return self._buckets.build(listed, **rest)
 
         return self._collective(built, arrays, **options)
 
@@ -143,12 +151,12 @@ class Reducing(Base):
         Parameters
         ----------
         x : array
-            Of the same shape and dtype on every rank. Its N elements, in C order, are cut as ``numpy.array_split`` does: the
-            first ``N % size`` ranks have one more (10 on 4 ranks: 3, 3, 2, 2).
+            Of the same shape and dtype on every rank. Its N elements, in C order, are cut as ``numpy.array_split``
+            does: the first ``N % size`` ranks have one more (10 on 4 ranks: 3, 3, 2, 2).
         out : array, optional
-            Of this rank's number of elements, any shape; or this rank's place in ``x`` (NCCL's in place), and then nothing else
-            of ``x`` is changed. None: a new C-ordered array of shape ``(x.shape[0] / size, ...)``, flat if that does not
-            divide; in symmetric memory if ``x`` is.
+            Of this rank's number of elements, any shape; or this rank's place in ``x`` (NCCL's in place), and then
+            nothing else of ``x`` is changed. None: a new C-ordered array of shape ``(x.shape[0] / size, ...)``, flat if
+            that does not divide; in symmetric memory if ``x`` is.
         **options
             As for :meth:`all_reduce`.
 
@@ -168,7 +176,8 @@ class Reducing(Base):
         counts : sequence of int
             Elements for each rank; the same on every rank; 0 is legal.
         out : array, optional
-            As for :meth:`reduce_scatter`. None: a new array, in rows like those of ``x`` where ``counts[rank]`` is whole rows.
+            As for :meth:`reduce_scatter`. None: a new array, in rows like those of ``x`` where ``counts[rank]`` is
+            whole rows.
         **options
             As for :meth:`all_reduce`.
 
