@@ -32,22 +32,19 @@ _BUILT = "built"
 def _digest() -> str:
     """Return a hash of all that machine code depends on."""
     import llvmlite
-    import llvmlite.binding
     import numba
     import numpy
+    from numba.core.registry import cpu_target
 
     state = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         state.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    features = llvmlite.binding.get_host_cpu_features().flatten()
     for text in (
         numba.__version__,
         llvmlite.__version__,
         numpy.__version__,
         platform.python_version(),
-        platform.machine(),
-        llvmlite.binding.get_host_cpu_name(),
-        features,
+        *map(str, cpu_target.target_context.codegen().magic_tuple()),  # triple, processor, features
     ):
         state.update(text.encode() + b"\0")
     return state.hexdigest()[:24]

@@ -68,7 +68,11 @@ def make_reduce(
             e = (store, element, load_word(destinations + 8))
             fold_elements(combine, finish, ranks, n, (d, e), (a, b))
             return
-        block = BLOCK_ELEMENTS if n_sources > 3 or n_destinations > 1 else n
+        block = n
+        if n_sources > 3:
+            block = BLOCK_ELEMENTS
+        elif n_destinations > 1:
+            block = COPY_BLOCK_BYTES // itemsize
         first = load_word(destinations)
         room = scratch()
         held = (same, accumulate, room)
