@@ -70,7 +70,12 @@ def test_in_place_positions_are_nccls() -> None:
 
 @pytest.mark.parametrize(
     ("name", "ours"),
-    [("alltoall", "all_to_all"), ("all_reduce", "all_reduce"), ("all_reduce_perf", "all_reduce"), ("SendRecv", "sendrecv")],
+    [
+        ("alltoall", "all_to_all"),
+        ("all_reduce", "all_reduce"),
+        ("all_reduce_perf", "all_reduce"),
+        ("SendRecv", "sendrecv"),
+    ],
 )
 def test_other_spellings(name: str, ours: str) -> None:
     assert collective_of(name) == ours

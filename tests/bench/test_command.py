@@ -87,7 +87,12 @@ def test_help_has_an_example_and_the_formulas() -> None:
 @pytest.mark.parametrize("flags", [("-g", "3"), ("--ranks", "3")])
 def test_ranks_are_started_with_the_same_arguments(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, str]) -> None:
     started: list[Any] = []
-    monkeypatch.setattr("multiring.bench.start.start_local", lambda n, command: started.append((n, command)) or 1)
+
+    def start_local(*given: Any) -> int:
+        started.append(given)
+        return 1
+
+    monkeypatch.setattr("multiring.bench.start.start_local", start_local)
     result = invoke("all_reduce", *flags, "-e", "1K")
     assert result.exit_code == 1
     ((n_ranks, command),) = started

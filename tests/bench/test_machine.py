@@ -58,7 +58,9 @@ def test_b123_memory_is_what_is_free_here(tmp_path: Path, files: dict[str, str],
 def test_b123_memory_is_shared_by_the_ranks_of_a_machine(tmp_path: Path) -> None:
     root = tree(tmp_path, {"proc/meminfo": MEMINFO})
     machine.check_memory(250_000 * 1024, 4, "64M", root)
-    with pytest.raises(ArgumentError, match=r"-e: got 64M, which needs 244.1 MiB for each of 4 ranks on this machine, 976"):
+    with pytest.raises(
+        ArgumentError, match=r"-e: got 64M, which needs 244.1 MiB for each of 4 ranks on this machine, 976"
+    ):
         machine.check_memory(250_001 * 1024, 4, "64M", root)
 
 

@@ -12,14 +12,16 @@ from typing import Any
 import pytest
 
 from multiring.bench.cases import COLLECTIVES
-from multiring.bench.start import find_mpiexec, mpi_command
+from multiring.bench.mpiexec import find_mpiexec
+from multiring.bench.start import mpi_command
 
 pytestmark = pytest.mark.mpi
 
 
 def sweep(n_ranks: int, *arguments: str) -> Any:
     program = [sys.executable, str(Path(__file__).with_name("mpi_sweep.py")), *arguments]
-    command, environment = mpi_command(*find_mpiexec(), n_ranks, program, os.environ, os.geteuid() == 0)
+    mpiexec = find_mpiexec(os.environ)
+    command, environment = mpi_command(mpiexec, n_ranks, program), mpiexec.environment(os.environ)
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
