@@ -53,6 +53,8 @@ from multiring.kernels.records import (
     SIGNATURE_REFUSED,
     WAIT,
 )
+from multiring.topology.host import host_topology
+from multiring.topology.model import Topology
 
 __all__ = ["Executor", "Message", "entries"]
 
@@ -127,6 +129,17 @@ class Executor:
         self._announcement[CALL_CONTEXT] = self._context.address
         self._error: MultiringError | None = None
         self.closed = False
+        self._left = False
+        self.over_mpi = False
+        self.local_rank, self.local_size = rank, size
+        self.node, self.n_nodes = 0, 1
+        self.device = "host"
+        self.topology: Topology = host_topology(size)
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error closed the communicator."""
+        return self._error is not None and not self._left
 
     # --- plans -------------------------------------------------------------------------------------------------------
 
@@ -229,9 +242,12 @@ class Executor:
 
     def _abandon(self, error: MultiringError) -> None:
         """Close for good: every later call raises the same error."""
+        self._driver.heap.retire()
+        self._end(error)
+
+    def _end(self, error: MultiringError) -> None:
         self._error = error
         self.closed = True
-        self._driver.heap.retire()
 
         def refuse(record: int, x: int, out: int) -> int:
             raise _again(error)
@@ -374,8 +390,6 @@ class Executor:
         """
         if self._error is not None:
             raise _again(self._error)
-        if self.closed:
-            raise CommunicatorClosed(f"rank {self.rank} has closed this communicator; make a new one")
         if self._context.abort_word:
             self._fail(ABORTED, 0, None)
 
@@ -398,22 +412,13 @@ class Executor:
     def close(self) -> None:
         """Leave the communicator; a peer that still calls gets CommunicatorClosed. Closing twice is nothing."""
         if self.closed:
-            if self._error is not None:
-                self._driver.close()
+            self._driver.close()
             return
         with contextlib.suppress(MultiringError):
             self._announce(SIGNATURE_CLOSED, CLOSE_TIMEOUT_S)
         if self._error is None:
-            error = CommunicatorClosed(f"rank {self.rank} has closed this communicator; make a new one")
-            self._error = error
-
-            def refuse(record: int, x: int, out: int) -> int:
-                raise _again(error)
-
-            for invocation in list(self._alive):
-                invocation.disable(refuse)
-        self.closed = True
-        self._invocations.clear()
+            self._left = True
+            self._end(CommunicatorClosed(f"rank {self.rank} has closed this communicator; make a new one"))
         self._driver.close()
 
 
