@@ -1,6 +1,6 @@
-"""What one line of a benchmark is: how many elements each rank sends and receives, and how its bandwidth is counted.
+"""What one line of a benchmark is: how many elements each rank sends and receives, and how bandwidth is counted.
 
-Sizes, counts and factors are those of nccl-tests (doc/PERFORMANCE.md there), so that the figures can be laid side by side.
+Sizes, counts and factors are those of nccl-tests (doc/PERFORMANCE.md there): the figures can be laid side by side.
 """
 
 from __future__ import annotations

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
 from multiring.bench.cases import Case
+from multiring.errors import MultiringError
 
 __all__ = ["Call", "Contender", "Ours"]
 
@@ -77,16 +79,20 @@ class Ours:
             return None
         if case.collective == "sendrecv":
             following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
-            return partial(comm.send_recv, send, following, receive, before)
+            arguments = (send, following, receive, before)
+            return comm.prepare("send_recv", *arguments) if self._prepared else partial(comm.send_recv, *arguments)
         options: dict[str, Any] = {}
         if shape.rooted:
             options["root"] = case.root
         if shape.reduces:
             options["op"] = case.operation
-            options |= {key: value for key, value in (("wire", self._wire), ("order", self._order)) if value is not None}
+            wanted = {"wire": self._wire, "order": self._order}
+            options |= {key: value for key, value in wanted.items() if value is not None}
         if self.algorithm is not None:
             options["algorithm"] = self.algorithm
         arrays: list[Any] = [send] if in_place and shape.in_place == "same" else [send, receive]
+        if case.collective == "broadcast" and len(arrays) == 2:
+            options["out"] = arrays.pop()
         if case.collective == "gather" and comm.rank != case.root:
             arrays[1] = None
         if case.collective == "scatter" and comm.rank != case.root:
@@ -95,6 +101,23 @@ class Ours:
             prepared: Call = comm.prepare(case.collective, *arrays, **options)
             return prepared
         return partial(getattr(comm, case.collective), *arrays, **options)
+
+    def algorithm_name(self, case: Case) -> str:
+        """Return the algorithm that does a case, as the plan names it."""
+        if case.collective == "sendrecv":
+            return "-"
+        options: dict[str, Any] = {"algorithm": self.algorithm}
+        if case.shape.reduces:
+            options |= {"op": case.operation, "wire": self._wire, "order": self._order}
+        parts = case.n_ranks if case.shape.send_parts != case.shape.receive_parts else 1
+        count = case.send_count if parts == 1 else case.count * parts
+        root = max(case.root, 0)
+        try:
+            plan = str(self._comm.explain(case.collective, dtype=case.dtype.name, count=count, root=root, **options))
+        except MultiringError:
+            return self.algorithm or "-"
+        found = re.search(r": ([^:\n]+), \d+ steps", plan.split("\n")[0])
+        return found[1].strip() if found else "-"
 
     def how(self, case: Case, in_place: bool) -> str:
         """Say whether calls are prepared."""

@@ -24,8 +24,8 @@ def document(
 
     Notes
     -----
-    Keys are nccl-tests', times are in microseconds and bandwidths in GB/s (1e9 bytes). What is missing is null, a figure
-    that is not finite too. ``root`` is -1 where there is none.
+    Keys are nccl-tests', times are in microseconds and bandwidths in GB/s (1e9 bytes). What is missing is null, and so
+    is a figure that is not finite. ``root`` is -1 where there is none.
     """
     return {
         "version": SCHEMA_VERSION,
@@ -106,7 +106,7 @@ def csv_columns(peers: Sequence[str]) -> list[str]:
 
 def write_csv(rows: Sequence[Row], path: str, peers: Sequence[str]) -> None:
     """Write one line for each size and half; what is missing is empty."""
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(csv_columns(peers))
         for row in rows:

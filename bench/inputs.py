@@ -1,9 +1,9 @@
 """Inputs whose result is known exactly, whatever the order of the additions.
 
-Every element is a small whole number, so that every partial sum is exact in the narrowest type it passes through and any
-order gives one answer. The values repeat with a period that is a prime, so that no chunk boundary falls on it and a part
-that lies in the wrong place is seen; what is expected is worked out for one period in float64 and compared with every
-element, without tolerance.
+Every element is a small whole number, so that every partial sum is exact in the narrowest type it passes through and
+any order gives one answer. The values repeat with a period that is a prime, so that no chunk boundary falls on it and a
+part that lies in the wrong place is seen; what is expected is worked out for one period in float64 and compared with
+every element, without tolerance.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def count_wrong(array: Template, templates: list[Template]) -> tuple[int, int]:
 
 
 def poison(array: Template) -> None:
-    """Overwrite with what no right result holds: every byte 0xFF is NaN in floats and -1 or the largest number in integers."""
+    """Overwrite with what no right result holds: all bytes 0xFF, which is NaN in floats."""
     if array.dtype.kind == "b":
         array.fill(False)
         return

@@ -38,9 +38,10 @@ def limit_copies(case: Case, rank: int, in_place: bool) -> list[Copy]:
 
     Notes
     -----
-    With P ranks and a vector of n elements: all_reduce brings each rank its own n/P from the P-1 others (to be combined),
-    then the P-1 other results of n/P: 2(P-1)/P n in all. reduce is the same with the second half only at the root.
-    reduce_scatter is the first half. The others deliver each part from its owner, and out of place a rank's own part too.
+    With P ranks and a vector of n elements: all_reduce brings each rank its own n/P from the P-1 others (to be
+    combined), then the P-1 other results of n/P: 2(P-1)/P n in all. reduce is the same with the second half only at the
+    root. reduce_scatter is the first half. The others deliver each part from its owner, and out of place a rank's own
+    part too.
     """
     ranks = range(case.n_ranks)
     others = [other for other in ranks if other != rank]
@@ -51,7 +52,9 @@ def limit_copies(case: Case, rank: int, in_place: bool) -> list[Copy]:
             start, length = bounds[rank], bounds[rank + 1] - bounds[rank]
             copies = [Copy(other, start, start, length) for other in others]
             if case.collective == "all_reduce" or rank == case.root:
-                copies += [Copy(other, bounds[other], bounds[other], bounds[other + 1] - bounds[other]) for other in others]
+                copies += [
+                    Copy(other, bounds[other], bounds[other], bounds[other + 1] - bounds[other]) for other in others
+                ]
         case "reduce_scatter":
             copies = [Copy(other, rank * count, 0, count) for other in others]
         case "broadcast":

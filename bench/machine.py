@@ -91,7 +91,8 @@ def check_memory(needed_bytes: int, local_size: int, size_text: str, root: Path 
     available = available_memory_bytes(root)
     if needed_bytes * local_size > available:
         raise ArgumentError(
-            f"-e: got {size_text}, which needs {format_bytes(needed_bytes)} for each of {local_size} ranks on this machine, "
+            f"-e: got {size_text}, which needs {format_bytes(needed_bytes)} for each of {local_size} ranks on this "
+            "machine, "
             f"{format_bytes(needed_bytes * local_size)} in all, and {format_bytes(available)} are available; "
             "wanted a smaller -e or fewer ranks"
         )
@@ -172,5 +173,3 @@ def _read(path: Path) -> str:
         return path.read_text(errors="replace")
     except OSError:
         return ""
-
-

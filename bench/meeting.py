@@ -94,7 +94,9 @@ class Meeting:
             now = time.monotonic()
             deadline = deadline or now + self._timeout_s
             if now > deadline:
-                raise PeerLostError(f"bench: rank {self.rank} waited {self._timeout_s:g} s for the others between calls")
+                raise PeerLostError(
+                    f"bench: rank {self.rank} waited {self._timeout_s:g} s for the others between calls"
+                )
 
     def line_time_ns(self, other: int = 1) -> float | None:
         """Return how long one cache line takes from rank 0's core to another rank's, in nanoseconds.
@@ -158,7 +160,7 @@ def _native() -> tuple[Any, Any, Any]:
 
     word_bytes = _WORD_BYTES
 
-    @njit("int64(int64, int64, int64, int64, int64, int64)", nogil=True)
+    @njit("int64(int64, int64, int64, int64, int64, int64)", nogil=True)  # type: ignore[untyped-decorator]
     def barrier(base: int, rank: int, size: int, epoch: int, spin: int, slice_ns: int) -> int:
         store_release(base + rank * word_bytes, epoch)
         start = clock_ns()
@@ -174,7 +176,7 @@ def _native() -> tuple[Any, Any, Any]:
                         return 0
         return 1
 
-    @njit("int64(int64, int64, int64, int64, int64)", nogil=True)
+    @njit("int64(int64, int64, int64, int64, int64)", nogil=True)  # type: ignore[untyped-decorator]
     def ping_pong(base: int, rank: int, peer: int, first: int, rounds: int) -> int:
         mine, theirs = base + rank * word_bytes, base + peer * word_bytes
         start = clock_ns()
@@ -188,9 +190,9 @@ def _native() -> tuple[Any, Any, Any]:
                     return -1
             if rank != 0:
                 store_release(mine, turn)
-        return clock_ns() - start
+        return int(clock_ns() - start)
 
-    @njit("void(int64[:, ::1])", nogil=True)
+    @njit("void(int64[:, ::1])", nogil=True)  # type: ignore[untyped-decorator]
     def copy(table: Any) -> None:
         for row in range(table.shape[0]):
             copy_bytes(table[row, 0], table[row, 1], table[row, 2])

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from multiring.bench import machine, report
+from multiring.bench.console import complain
 from multiring.bench.contender import Ours
 from multiring.bench.documents import document, dump, write_csv
 from multiring.bench.limit import Limit, region_bytes
@@ -60,12 +61,12 @@ def run_rank(request: Request, place: LocalPlace, arguments: list[str]) -> int:
 
 
 def _fail(error: BaseException, place: LocalPlace, comm: Any, mpi: Any, code: int) -> int:
-    print(f"multiring bench: rank {place.rank}: {_one_line(error)}", file=sys.stderr, flush=True)
+    complain(f"rank {place.rank}: {_one_line(error)}")
     if comm is not None:
         try:
             comm.abort(_one_line(error))
         except Exception as second:
-            print(f"multiring bench: rank {place.rank}: {_one_line(second)}", file=sys.stderr, flush=True)
+            complain(f"rank {place.rank}: {_one_line(second)}")
     if mpi is not None:
         mpi.Abort(code)
     return code
@@ -95,10 +96,10 @@ def _measure(request: Request, world: World, binding: str, arguments: list[str])
         allocate = lambda nbytes: world.comm.empty((nbytes,), "uint8")  # noqa: E731
     ours = [
         Ours(world.comm, name, settings.wire.name if settings.wire else None, request.order, request.prepared)
-        for name in _algorithms(request)
+        for name in _algorithms(request, world.size)
     ]
     peers = [make_peer(name, world.mpi) for name in request.peers]
-    sweep = Sweep(world, settings, ours, peers, limit, barrier, allocate)
+    sweep = Sweep(world, settings, ours, peers, limit, barrier, allocate, Ours.algorithm_name)
     config = _config(request, world, bindings, pairs, peers)
     output = sys.stderr if request.json == "-" else sys.stdout
     notes = [*_notes(config, bindings, pairs), *notes]
@@ -120,14 +121,25 @@ def _measure(request: Request, world: World, binding: str, arguments: list[str])
         if request.csv is not None:
             write_csv(rows, request.csv, request.peers)
         if request.plot is not None:
-            write_plot(rows, request.plot, f"{settings.collective}, {world.size} ranks on {config['host']}", request.peers)
+            write_plot(
+                rows, request.plot, f"{settings.collective}, {world.size} ranks on {config['host']}", request.peers
+            )
     return count_errors(rows)
 
 
-def _algorithms(request: Request) -> list[str | None]:
+def _algorithms(request: Request, n_ranks: int) -> list[str | None]:
     if request.algorithm != "all":
         return [request.algorithm]
-    raise ArgumentError("--algorithm all: not available yet; name one")
+    from multiring.collectives.schedules.algorithms import algorithms_for, build
+
+    able: list[str | None] = []
+    for name in algorithms_for(request.settings.collective):
+        try:
+            build(name, request.settings.collective, n_ranks)
+        except MultiringError:
+            continue  # such as those that need a power of two
+        able.append(name)
+    return able
 
 
 def _ordinary(nbytes: int) -> Any:
@@ -196,8 +208,7 @@ def _notes(config: dict[str, Any], bindings: list[str], pairs: dict[str, float])
     return [
         f"binding: {how}; the same for every contender",
         f"one cache line from core to core takes {lines or 'n/a (no two ranks with a core each)'}",
-        f"buffers: {memory} memory; each rank rewrites its input before every call, untimed; "
-        "time: median over iterations of the slowest rank",
+        f"buffers: {memory} memory, each rank's input rewritten before every call; time: median of the slowest rank's",
         *(f"peer {name}: {config['versions'][name]}" for name in ("mpi",) if name in config["versions"]),
     ]
 
@@ -230,9 +241,11 @@ def _print(lines: list[str], output: TextIO) -> None:
 
 
 def _warn_of_peers(rows: list[Row]) -> None:
-    wrong = {name for row in rows for half in row.halves.values() if half for name, p in half.peers.items() if p.n_wrong}
+    wrong = {
+        name for row in rows for half in row.halves.values() if half for name, p in half.peers.items() if p.n_wrong
+    }
     for name in sorted(wrong):
-        print(f"multiring bench: warning: {name} gave wrong results: see nwrong of its figures", file=sys.stderr)
+        complain(f"warning: {name} gave wrong results: see nwrong of its figures")
 
 
 @contextmanager
@@ -242,10 +255,9 @@ def _progress(rank: int, n_rows: int, output: TextIO) -> Iterator[Callable[[], o
         yield lambda: None
         return
     from rich.console import Console
-    from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.progress import BarColumn as Bar
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    columns = (TextColumn("measuring"), Bar(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (TextColumn("measuring"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     console = Console(file=sys.stderr)
     with Progress(*columns, console=console, transient=True, redirect_stdout=output.isatty()) as progress:
         task = progress.add_task("", total=n_rows)

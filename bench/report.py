@@ -108,11 +108,13 @@ def header_lines(
     notes : sequence of str
         What else a reader of the figures must know.
     """
+    first, last = sizes[0], sizes[-1]
+    run = f"# nThread 1 nGpus 1 minBytes {first} maxBytes {last} step: {step[0]:g}({step[1]}) warmup iters: {warmup} "
+    run += f"iters: {iterations or 0} agg iters: 1 validation: {validation} graph: 0 unalign: 0"
     return [
         f"# multiring bench version {version}",
         f"# Collective test starting: {collective}",
-        f"# nThread 1 nGpus 1 minBytes {sizes[0]} maxBytes {sizes[-1]} step: {step[0]:g}({step[1]}) warmup iters: {warmup} "
-        f"iters: {iterations or 0} agg iters: 1 validation: {validation} graph: 0 unalign: 0",
+        run,
         "#",
         "# Using devices",
         *(f"#  {device}" for device in devices),

@@ -120,6 +120,8 @@ def make_request(
             raise ArgumentError(f"{option}: got {value!r} for {name}, which does not reduce; wanted a reduction")
     if wire_type is not None and any(dtype.kind != "float" for dtype in (*dtypes, wire_type)):
         raise ArgumentTypeError(f"--wire: got {wire!r} for {datatype}, wanted floating-point types on both sides")
+    if algorithm is not None:
+        _check_algorithm(algorithm, name)
     if plot is not None:
         check_plot(plot)
     if json == "-" and "-" in (csv, plot):
@@ -142,6 +144,15 @@ def make_request(
         csv,
         plot,
     )
+
+
+def _check_algorithm(algorithm: str, collective: str) -> None:
+    if collective == "sendrecv":
+        raise ArgumentError(f"--algorithm: got {algorithm!r} for sendrecv, which has none; wanted a collective")
+    if algorithm != "all":
+        from multiring.collectives.schedules.algorithms import check_algorithm
+
+        check_algorithm(algorithm, collective)
 
 
 def _root(text: str) -> int:

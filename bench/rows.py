@@ -99,7 +99,10 @@ class Row:
 def average_bus_bandwidth(rows: Iterable[Row]) -> float | None:
     """Return the mean bus bandwidth over all halves in GB/s; None if none has one."""
     figures = [
-        half.bus_bw_gbs for row in rows for half in row.halves.values() if half is not None and half.bus_bw_gbs is not None
+        half.bus_bw_gbs
+        for row in rows
+        for half in row.halves.values()
+        if half is not None and half.bus_bw_gbs is not None
     ]
     return sum(figures) / len(figures) if figures else None
 

@@ -99,9 +99,13 @@ def sweep_sizes(
     multiply = factor is not None and factor > 1
     if not multiply and step_bytes is None:
         got = "none" if factor is None else f"{float(factor):g}"
-        raise ArgumentError(f"-f: got {got}, wanted a factor above 1, or a step in bytes with -i: the sweep would never end")
+        raise ArgumentError(
+            f"-f: got {got}, wanted a factor above 1, or a step in bytes with -i: the sweep would never end"
+        )
     if multiply and begin_bytes == 0 and end_bytes > 0:
-        raise ArgumentError("-b: got 0 with a factor, and 0 times anything is 0; wanted -b at least 1, or -i for a step")
+        raise ArgumentError(
+            "-b: got 0 with a factor, and 0 times anything is 0; wanted -b at least 1, or -i for a step"
+        )
     sizes: list[int] = []
     size = begin_bytes
     while size < end_bytes:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from multiring.bench.cases import COLLECTIVES, Case, make_case
+from multiring.bench.console import complain
 from multiring.bench.contender import Contender
 from multiring.bench.inputs import Inputs, count_wrong, poison, write_periodic
 from multiring.bench.limit import Limit, limit_bytes
@@ -125,7 +125,9 @@ class Sweep:
         limit: Limit | None = None,
         barrier: Callable[[], object] | None = None,
         allocate: Callable[[int], Any] | None = None,
-        algorithm_name: Callable[[Any, Case], str] = lambda contender, case: getattr(contender, "algorithm", None) or "-",
+        algorithm_name: Callable[[Any, Case], str] = lambda contender, case: (
+            getattr(contender, "algorithm", None) or "-"
+        ),
         predict: Callable[[Any, Case, bool], float | None] = lambda contender, case, in_place: None,
     ) -> None:
         self._world = world
@@ -193,7 +195,9 @@ class Sweep:
         taken = measure_ns(trials, iterations, settings.warmup, self._barrier)
         by_rank = self._world.gather(taken).reshape(self._world.size, *taken.shape)
         times = dict(zip([(t.name, t.in_place) for t in trials], slowest_median_us(by_rank).tolist(), strict=True))
-        total = dict(zip(wrong, self._world.gather([float(v) for v in wrong.values()]).sum(axis=0).tolist(), strict=True))
+        total = dict(
+            zip(wrong, self._world.gather([float(v) for v in wrong.values()]).sum(axis=0).tolist(), strict=True)
+        )
         halves = [self._half(ours, case, in_place, times, total) for _, in_place in _HALVES]
         return Row(case, self._algorithm_name(ours, case), halves[0], halves[1], iterations)
 
@@ -234,7 +238,14 @@ class Sweep:
         )
 
     def _check(
-        self, contender: Contender, case: Case, call: Any, arrays: tuple[Any, Any], where: Any, in_place: bool, seed: int
+        self,
+        contender: Contender,
+        case: Case,
+        call: Any,
+        arrays: tuple[Any, Any],
+        where: Any,
+        in_place: bool,
+        seed: int,
     ) -> int:
         """Do the case once on inputs with a known result, into a poisoned output; return how many elements are wrong."""
         rank = self._world.rank
@@ -260,13 +271,11 @@ class Sweep:
             self._complaints += 1
             length = array.size // len(wanted)
             template = wanted[first // length]
-            print(
-                f"multiring bench: rank {self._world.rank}: {contender.name} {case.collective} "
+            complain(
+                f"rank {self._world.rank}: {contender.name} {case.collective} "
                 f"{'in place' if in_place else 'out of place'}, {case.size_bytes} bytes of {case.dtype.name}, "
                 f"op {case.operation_name}: {n_wrong} of {array.size} elements of the {what} are wrong, the first at index "
-                f"{first}: got {array[first]}, wanted {template[first % length % template.size]}",
-                file=sys.stderr,
-                flush=True,
+                f"{first}: got {array[first]}, wanted {template[first % length % template.size]}"
             )
         return n_wrong
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from multiring.bench.console import complain
 from multiring.bench.machine import check_memory
 from multiring.bench.request import Request, check_roots, make_request
 from multiring.bench.sweep import needed_bytes
@@ -48,14 +49,22 @@ class _Recording(click.Command):
 @click.option("-n", "--iters", type=int, help="Timed iterations.  [default: 20 to 400, by size]")
 @click.option("-w", "--warmup_iters", "--warmup-iters", type=int, default=5, show_default=True, help="Before those.")
 @click.option("-c", "--check", type=int, default=1, show_default=True, help="Checks of each result; 0 for none.")
-@click.option("-o", "--op", default="sum", show_default=True, metavar="OP", help="sum, prod, min, max, avg, mulsum, all.")
-@click.option("-d", "--datatype", default="float", show_default=True, metavar="DTYPE", help="Ours or nccl-tests', or all.")
+@click.option(
+    "-o", "--op", default="sum", show_default=True, metavar="OP", help="sum, prod, min, max, avg, mulsum, all."
+)
+@click.option(
+    "-d", "--datatype", default="float", show_default=True, metavar="DTYPE", help="Ours or nccl-tests', or all."
+)
 @click.option("-r", "--root", default="0", show_default=True, metavar="RANK", help="Root, or all.")
-@click.option("-z", "--blocking", type=click.IntRange(0, 3), default=0, help="Accepted: calls on host memory block anyway.")
+@click.option(
+    "-z", "--blocking", type=click.IntRange(0, 3), default=0, help="Accepted: calls on host memory block anyway."
+)
 @click.option("-J", "--json", "--output_file", "json_file", metavar="FILE", help="JSON report; - for standard output.")
 @click.option("-g", "--ranks", type=int, metavar="N", help="Start N local ranks (not under mpiexec or launch).")
 @click.option("--algorithm", metavar="NAME", help="Force an algorithm, or all of them one after the other.")
-@click.option("--registered/--unregistered", default=True, show_default=True, help="Symmetric memory or ordinary arrays.")
+@click.option(
+    "--registered/--unregistered", default=True, show_default=True, help="Symmetric memory or ordinary arrays."
+)
 @click.option("--wire", metavar="DTYPE", help="Element type that travels.")
 @click.option("--order", metavar="rank", help="rank: a fixed order of additions.")
 @click.option("--prepared", is_flag=True, help="Time persistent calls.")
@@ -160,7 +169,7 @@ def _start(request: Request, arguments: list[str]) -> int:
 def _refuse(place: LocalPlace, error: MultiringError) -> Any:
     """End with one line, from one rank of each machine, and the exit code of bad usage."""
     if place.local_rank == 0:
-        click.echo(f"multiring bench: {error}", err=True)
+        complain(str(error))
     sys.exit(2)
 
 

@@ -12,8 +12,8 @@ from multiring.kernels.dtypes import DType, numpy_dtype
 
 __all__ = ["MpiPeer"]
 
-# MPICH 5 reduces bfloat16 itself (MPIX_BFLOAT16 in its mpi.h), but mpi4py 4.1's BFLOAT16_T is null there. Its handles are
-# numbers; this one is used only where the neighbouring float16 handle is the number that the same header gives it.
+# MPICH 5 reduces bfloat16 itself (MPIX_BFLOAT16 in its mpi.h), but mpi4py 4.1's BFLOAT16_T is null there. Its handles
+# are numbers; this one is used only where the neighbouring float16 handle is the number that the same header gives it.
 _MPICH_FLOAT16, _MPICH_BFLOAT16 = 0x4C000246, 0x4C00024C
 
 
@@ -52,7 +52,7 @@ class MpiPeer:
         return self._reduce(case, datatype, send, receive, in_place)
 
     def result(self, case: Case, send: Any, receive: Any, in_place: bool) -> Any:
-        """Return where the result lies: MPI's reduce-scatter in place leaves it at the front, not at the rank's part."""
+        """Return where the result lies: MPI's reduce-scatter in place leaves it at the front."""
         front = in_place and case.collective == "reduce_scatter" and self._datatype(case)[0] is not None
         if front and case.operation is not None and case.operation.name != "premul_sum":
             return send[: case.receive_count]
@@ -225,7 +225,7 @@ class MpiPeer:
 
 
 def _reduces_right(mpi: Any, handle: Any, dtype: DType) -> bool:
-    """Try a type on this rank alone: is 1 + 2, 0.5 + 256 and so on what the type must give?"""
+    """Tell whether a type adds a few numbers right, on this rank alone."""
     left = np.array([1, 0.5, -3, 100, 0.0078125], np.float32).astype(numpy_dtype(dtype))
     right = np.array([2, 128, 1.5, -36, 0.015625], np.float32).astype(numpy_dtype(dtype))
     wanted = (left.astype(np.float32) + right.astype(np.float32)).astype(numpy_dtype(dtype))
