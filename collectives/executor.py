@@ -310,7 +310,9 @@ class Executor:
         addresses: NDArray[np.int64] = np.array([r.ctypes.data for r in records], dtype=np.int64)
         with self._abort_on_interrupt():
             code = WAIT
-            while code == WAIT:
+            while code in (WAIT, ATTACH):
+                if code == ATTACH:
+                    self._driver.attach(int(records[0, CALL_PEER]), int(records[0, CALL_SEGMENT]))
                 code = self._entries.deliver(addresses.ctypes.data, len(addresses))
             if code != DONE:
                 self._fail(ABORTED, 0, None)
