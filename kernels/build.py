@@ -16,7 +16,7 @@ import os
 import platform
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -74,27 +74,28 @@ def cache_folder() -> Path:
     return folder
 
 
-@contextlib.contextmanager
-def _caching(name: str) -> Generator[None]:
-    """Send Numba's cache to the folder of one kernel, and keep other processes out while it is first built."""
+def _cached(name: str, compile_with: Callable[[bool], Any]) -> Any:
+    """Compile a kernel, or load it: with Numba's cache in a folder of the kernel's own, one process at a time."""
     from numba import config
 
     folder = cache_folder() / name
-    folder.mkdir(exist_ok=True)
     with _lock, contextlib.ExitStack() as stack:
-        if not (folder / _BUILT).exists():
-            descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-            stack.callback(os.close, descriptor)
-            # Some network file systems have no locks: then several ranks compile, which is slow and not wrong.
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        old = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
-        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = str(folder), ""
         try:
-            yield
+            folder.mkdir(exist_ok=True)
+            if not (folder / _BUILT).exists():
+                descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+                stack.callback(os.close, descriptor)
+                # Some network file systems have no locks: then several ranks compile, which is slow and not wrong.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+            for setting, value in (("CACHE_DIR", str(folder)), ("CACHE_LOCATOR_CLASSES", "")):
+                stack.callback(setattr, config, setting, getattr(config, setting, ""))
+                setattr(config, setting, value)
+            compiled = compile_with(True)
             (folder / _BUILT).touch()
-        finally:
-            config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = old
+            return compiled
+        except OSError:  # The disk is full, or the folder went away: the cache is a convenience.
+            return compile_with(False)
 
 
 def _signature() -> Any:
@@ -132,9 +133,11 @@ def _span(kind: str, **spec: Any) -> Any:
                     spec = {**spec, "operation": dataclasses.replace(operation, function=compiled)}
                 _spans[key] = cfunc(_signature(), error_model="numpy")(span_function(kind, **spec))
             else:
-                with _caching(span_name(kind, **spec)):
-                    function = span_function(kind, **spec)
-                    _spans[key] = cfunc(_signature(), cache=True, error_model="numpy")(function)
+                function = span_function(kind, **spec)
+                _spans[key] = _cached(
+                    span_name(kind, **spec),
+                    lambda cache: cfunc(_signature(), cache=cache, error_model="numpy")(function),
+                )
         return _spans[key]
 
 
@@ -155,8 +158,10 @@ def native(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
     """
     from numba import njit
 
-    with _caching(f"{function.__module__}.{function.__qualname__}"):
-        dispatcher = njit(signature, nogil=True, error_model="numpy", cache=True)(function)
+    dispatcher = _cached(
+        f"{function.__module__}.{function.__qualname__}",
+        lambda cache: njit(signature, nogil=True, error_model="numpy", cache=cache)(function),
+    )
     overloads = list(dispatcher.overloads.values())
     entry_point = getattr(overloads[0], "entry_point", None) if len(overloads) == 1 else None
     return entry_point if callable(entry_point) else dispatcher  # type: ignore[no-any-return]
