@@ -54,6 +54,9 @@ CONTROL_ABORT: Final = 0
 CONTROL_SLEEPERS: Final = 128
 CONTROL_WAKE: Final = 256
 CONTROL_NONCE: Final = 384
+CONTROL_TEXT: Final = 512
+"""Why a user aborted: length in bytes as a word, then UTF-8."""
+CONTROL_TEXT_BYTES: Final = 2048
 CONTROL_HEADER_BYTES: Final = 4096
 
 # --- an arrival line, in words --------------------------------------------------------------------------------------
@@ -156,6 +159,25 @@ PHASE_BIND: Final = 2
 PHASE_RUN: Final = 3
 PHASE_EXIT: Final = 4
 PHASE_IDLE: Final = 5
+PHASE_MAIL: Final = 6
+
+# --- a point-to-point operation: a call record with these fields besides --------------------------------------------
+MAIL_SENDS: Final = 12
+"""1: send, 0: receive."""
+MAIL_PEER: Final = 13
+MAIL_FINISHED: Final = 14
+MAIL_GOT_BYTES: Final = 15
+"""What the other side announced, where it differs."""
+MAIL_GOT_SIGNATURE: Final = 16
+
+# --- the boxes of an ordered pair, in bytes --------------------------------------------------------------------------
+MAIL_POSTED: Final = 0
+MAIL_TAKEN: Final = 128
+MAIL_BOXES: Final = 256
+BOX_TOTAL: Final = 0
+"""Words of a box: bytes of the message, its element type, then the payload."""
+BOX_SIGNATURE: Final = 1
+BOX_HEADER_BYTES: Final = 64
 
 # --- a program --------------------------------------------------------------------------------------------------------
 PROGRAM_N_INSTRUCTIONS: Final = 0

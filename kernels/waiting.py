@@ -80,7 +80,17 @@ from multiring.kernels.records import (
     WAIT,
 )
 
-__all__ = ["arrival_line", "delay", "get", "put", "raise_abort", "signal", "wait_for"]
+__all__ = [
+    "arrival_line",
+    "begin_waiting",
+    "delay",
+    "get",
+    "look_around",
+    "put",
+    "raise_abort",
+    "signal",
+    "wait_for",
+]
 
 DEATH_INTERVAL_NS = 2_000_000
 """How often a waiting rank looks whether its peers live."""
@@ -198,6 +208,29 @@ def find_dead(context: int, call: int, peer: int) -> int:
 
 
 @register_jitable
+def begin_waiting(call: int) -> int:
+    """Start the clocks of a call that has to wait; return the time."""
+    now = clock_ns()
+    if get(call, CALL_ENTERED_NS) == 0:
+        put(call, CALL_ENTERED_NS, now)
+    if get(call, CALL_DEADLINE_NS) == 0:
+        put(call, CALL_DEADLINE_NS, now + get(call, CALL_TIMEOUT_NS))
+    return now
+
+
+@register_jitable
+def look_around(context: int, call: int, peer: int, now: int) -> int:
+    """Return why a wait is hopeless, as an ABORT reason with the culprit in CALL_PEER, or 0."""
+    dead = find_dead(context, call, peer)
+    if dead >= 0:
+        put(call, CALL_PEER, dead)
+        return ABORT_PEER_LOST
+    if now > get(call, CALL_DEADLINE_NS):
+        return ABORT_TIMEOUT
+    return 0
+
+
+@register_jitable
 def wait_longer(context: int, call: int, word: int, value: int, peer: int) -> int:
     """Wait past the spin: yield, sleep, and look for abort, death and the deadline."""
     control = get(context, CONTEXT_CONTROL)
@@ -205,12 +238,8 @@ def wait_longer(context: int, call: int, word: int, value: int, peer: int) -> in
     patience = get(context, CONTEXT_PATIENCE_NS)
     if patience == 0:
         return ABORTED if load_relaxed(control + CONTROL_ABORT) != 0 else WAIT
-    now = clock_ns()
+    now = begin_waiting(call)
     looked = now
-    if get(call, CALL_ENTERED_NS) == 0:
-        put(call, CALL_ENTERED_NS, now)
-    if get(call, CALL_DEADLINE_NS) == 0:
-        put(call, CALL_DEADLINE_NS, now + get(call, CALL_TIMEOUT_NS))
     yields = get(context, CONTEXT_YIELDS)
     while True:
         if load_acquire(word) >= value:
@@ -229,12 +258,10 @@ def wait_longer(context: int, call: int, word: int, value: int, peer: int) -> in
         now = clock_ns()
         if now - looked > DEATH_INTERVAL_NS:
             looked = now
-            dead = find_dead(context, call, peer)
+            reason = look_around(context, call, peer, now)
             # What came before the end of its sender is good: look once more.
-            if dead >= 0 and load_acquire(word) < value:
-                return raise_abort(context, call, ABORT_PEER_LOST, dead)
-            if now > get(call, CALL_DEADLINE_NS) and load_acquire(word) < value:
-                return raise_abort(context, call, ABORT_TIMEOUT, peer)
+            if reason != 0 and load_acquire(word) < value:
+                return raise_abort(context, call, reason, get(call, CALL_PEER))
         if now - get(call, CALL_ENTERED_NS) > patience:
             return DONE if load_acquire(word) >= value else WAIT
 
