@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from multiring.errors import ArgumentTypeError
 from multiring.kernels.kinds import canonical, span_function, span_name
 
 __all__ = ["cache_folder", "native", "span_address", "warm"]
@@ -117,7 +118,7 @@ def span_address(kind: str, **spec: Any) -> int:
 
 
 def _span(kind: str, **spec: Any) -> Any:
-    from numba import cfunc, njit
+    from numba import cfunc
 
     spec = canonical(kind, spec)
     key = (kind, tuple(sorted(spec.items())))
@@ -126,12 +127,8 @@ def _span(kind: str, **spec: Any) -> Any:
         return found
     with _lock:
         if key not in _spans:
-            operation = spec.get("operation")
-            if operation is not None and operation.function is not None:
-                if not hasattr(operation.function, "py_func"):
-                    compiled = njit(operation.function, error_model="numpy")
-                    spec = {**spec, "operation": dataclasses.replace(operation, function=compiled)}
-                _spans[key] = cfunc(_signature(), error_model="numpy")(span_function(kind, **spec))
+            if kind == "reduce" and spec["operation"].function is not None:
+                _spans[key] = _custom(kind, spec)
             else:
                 function = span_function(kind, **spec)
                 _spans[key] = _cached(
@@ -139,6 +136,26 @@ def _span(kind: str, **spec: Any) -> Any:
                     lambda cache: cfunc(_signature(), cache=cache, error_model="numpy")(function),
                 )
         return _spans[key]
+
+
+def _custom(kind: str, spec: dict[str, Any]) -> Any:
+    from numba import cfunc, njit
+    from numba.core.errors import NumbaError
+
+    operation = spec["operation"]
+    function = operation.function
+    if not hasattr(function, "py_func"):
+        function = njit(function, error_model="numpy")
+    spec = {**spec, "operation": dataclasses.replace(operation, function=function)}
+    try:
+        return cfunc(_signature(), error_model="numpy")(span_function(kind, **spec))
+    except (NumbaError, NotImplementedError) as error:
+        reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
+        name, wide = getattr(function, "__name__", "?"), spec["accumulate"].name
+        raise ArgumentTypeError(
+            f"op: Numba cannot compile {name}(a, b) of multiring.reduction for two {wide} scalars: got {reason!r}, "
+            f"wanted a function of two scalars that returns one; try numba.njit({name}) on two {wide} values"
+        ) from error
 
 
 def native(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
@@ -164,7 +181,7 @@ def native(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
     )
     overloads = list(dispatcher.overloads.values())
     entry_point = getattr(overloads[0], "entry_point", None) if len(overloads) == 1 else None
-    return entry_point if callable(entry_point) else dispatcher  # type: ignore[no-any-return]
+    return entry_point if callable(entry_point) else dispatcher
 
 
 def warm(kinds: Iterable[tuple[str, dict[str, Any]]]) -> None:

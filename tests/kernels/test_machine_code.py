@@ -30,7 +30,7 @@ LOOPS = [
     ({"dtype": "float16", "operation": "avg"}, [r"\bv?addps\b.*[xyz]mm", r"\bv?divps\b.*[xyz]mm"], FOLDS),
     ({"dtype": "float32", "operation": "max"}, [r"\bvp?cmp\w*ps\b|\bv?cmp\w*ps\b|\bv?maxps\b"], FOLDS),
     ({"dtype": "int8", "operation": "sum"}, [r"\bv?paddb\b.*[xyz]mm"], FOLDS),
-    ({"dtype": "int64", "operation": "max"}, [r"\bvpmaxsq\b|\bv?pcmpgtq\b|\bvpcmp\w*q\b"], FOLDS),
+    ({"dtype": "int64", "operation": "max"}, [r"\bvpmaxsq\b|\bv?pcmpgt[dq]\b|\bvpcmp\w*q\b"], FOLDS),
 ]
 
 
@@ -74,7 +74,7 @@ FLUSH = 0x9FC0
 """MXCSR with flush to zero and denormals are zero, as -ffast-math libraries leave it."""
 
 
-@njit
+@njit  # type: ignore[untyped-decorator]
 def halve_three_times(span: int, first: int, second: int, third: int, parameters: int) -> int:
     old = set_float_control()
     restore_float_control(FLUSH)
