@@ -39,7 +39,7 @@ SCALARS: list[Callable[..., Any]] = []
 def scalar(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let compiled code call a plain function; division by zero follows IEEE 754 as in numpy."""
     SCALARS.append(function)
-    return register_jitable(error_model="numpy")(function)  # type: ignore[no-any-return]
+    return register_jitable(error_model="numpy")(function)
 
 
 def half_precision(signature: Any, lowering: Lowering) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -195,3 +195,28 @@ def test_accumulate_types_that_cannot_hold_the_elements_are_refused() -> None:
         reduce_address("float16", "sum", accumulate=DTYPES["float16"])
     with pytest.raises(TypeError, match=r"accumulate: got 'int64' for dtype int32, wanted int32; leave"):
         reduce_address("int32", "sum", accumulate=DTYPES["int64"])
+
+
+def two_of_them(a, b):  # type: ignore[no-untyped-def]
+    return a, b
+
+
+def of_three(a, b, c):  # type: ignore[no-untyped-def]
+    return a + b + c
+
+
+@pytest.mark.parametrize("function", [two_of_them, of_three])
+def test_custom_reductions_that_cannot_be_compiled_are_refused(function: Any) -> None:
+    message = (
+        rf"op: Numba cannot compile {function.__name__}\(a, b\) .* for two float32 scalars: got .*, wanted a function"
+    )
+    with pytest.raises(TypeError, match=message):
+        span_address("reduce", dtype=DTYPES["float16"], operation=reduction(function))
+
+
+def test_custom_reductions_of_bool_give_a_bool() -> None:
+    address = span_address("reduce", dtype=DTYPES["bool"], operation=reduction(lambda a, b: a + b + 1))
+    x = Guarded(3, np.uint8).set(np.array([0, 1, 7], np.uint8))
+    out = Guarded(3, np.uint8)
+    call(address, [x.address, x.address], [out.address], 3)
+    assert out.get().tolist() == [1, 1, 1]
