@@ -32,9 +32,7 @@ def main(collective: str, datatype: str, op: str, maxbytes: str, iters: str) -> 
     )  # fmt: skip
     cases = list(request.settings.cases(world.size))
     meeting = Meeting(world, max(map(region_bytes, cases)), spin=False)
-    sweep = Sweep(
-        world, request.settings, [StandIn(world.mpi)], [MpiPeer(world.mpi)], Limit(meeting), meeting.barrier
-    )
+    sweep = Sweep(world, request.settings, [StandIn(world.mpi)], [MpiPeer(world.mpi)], Limit(meeting), meeting.barrier)
     rows = list(sweep.rows())
     if world.rank == 0:
         print("\n".join([*table_header(["mpi"]), *(row_line(row, ["mpi"]) for row in rows)]), file=sys.stderr)
