@@ -88,7 +88,7 @@ def main(arguments: list[str] | None = None) -> None:
             sys.stdout.flush()
     except BrokenPipeError:
         # Python's own flush at exit would report the pipe a second time.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         status = 141
     sys.exit(status)
 

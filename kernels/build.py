@@ -16,7 +16,7 @@ import os
 import platform
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -32,22 +32,19 @@ _BUILT = "built"
 def _digest() -> str:
     """Return a hash of all that machine code depends on."""
     import llvmlite
-    import llvmlite.binding
     import numba
     import numpy
+    from numba.core.registry import cpu_target
 
     state = hashlib.sha256()
     for path in sorted(Path(__file__).parent.glob("*.py")):
         state.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
-    features = llvmlite.binding.get_host_cpu_features().flatten()
     for text in (
         numba.__version__,
         llvmlite.__version__,
         numpy.__version__,
         platform.python_version(),
-        platform.machine(),
-        llvmlite.binding.get_host_cpu_name(),
-        features,
+        *map(str, cpu_target.target_context.codegen().magic_tuple()),  # triple, processor, features
     ):
         state.update(text.encode() + b"\0")
     return state.hexdigest()[:24]
@@ -60,15 +57,14 @@ def cache_folder() -> Path:
     ``MULTIRING_CACHE_DIR``, or ``multiring`` in the user's cache folder (``XDG_CACHE_HOME``, ``~/.cache``). Where that
     cannot be written, a private temporary folder of this process.
     """
-    base = os.environ.get("MULTIRING_CACHE_DIR")
-    if not base:
-        base = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "multiring")
-    folder = Path(base) / _digest()
+    own, user = os.environ.get("MULTIRING_CACHE_DIR"), os.environ.get("XDG_CACHE_HOME")
+    base = Path(own) if own else Path(user or "~/.cache") / "multiring"
     try:
+        folder = base.expanduser() / _digest()
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: there is no home
         import atexit
         import shutil
 
@@ -79,7 +75,7 @@ def cache_folder() -> Path:
 
 
 @contextlib.contextmanager
-def _caching(name: str) -> Iterator[None]:
+def _caching(name: str) -> Generator[None]:
     """Send Numba's cache to the folder of one kernel, and keep other processes out while it is first built."""
     from numba import config
 

@@ -154,6 +154,7 @@ def _lower_fold(context: Any, builder: Any, signature: Any, arguments: Any) -> A
     index = builder.phi(I64)
     index.add_incoming(I64(0), before)
 
+    accumulate: Any = None
     accumulated: Any = None
     for load, element, address in sources:
         loaded = builder.load(pointer(element, address, index), align=1)

@@ -54,6 +54,9 @@ CONTROL_ABORT: Final = 0
 CONTROL_SLEEPERS: Final = 128
 CONTROL_WAKE: Final = 256
 CONTROL_NONCE: Final = 384
+CONTROL_TEXT: Final = 512
+"""Why a user aborted: length in bytes as a word, then UTF-8."""
+CONTROL_TEXT_BYTES: Final = 2048
 CONTROL_HEADER_BYTES: Final = 4096
 
 # --- an arrival line, in words --------------------------------------------------------------------------------------

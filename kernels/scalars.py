@@ -14,9 +14,19 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numba import types
 from numba.extending import register_jitable
 
-from multiring.kernels.bits import bits_of_float32, bits_of_float64, float32_of_bits, float64_of_bits
+from multiring.kernels.bits import (
+    bits_of_float32,
+    bits_of_float64,
+    float32_of_bits,
+    float64_of_bits,
+    has_half_conversions,
+    lower_narrow_half,
+    lower_widen_half,
+)
+from multiring.kernels.primitives import Lowering, primitive
 
 U16 = np.uint16
 U32 = np.uint32
@@ -30,6 +40,18 @@ def scalar(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let compiled code call a plain function; division by zero follows IEEE 754 as in numpy."""
     SCALARS.append(function)
     return register_jitable(error_model="numpy")(function)  # type: ignore[no-any-return]
+
+
+def half_precision(signature: Any, lowering: Lowering) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """As :func:`scalar`, but with the processor's own conversion where it has one."""
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        if not has_half_conversions():
+            return scalar(function)
+        SCALARS.append(function)
+        return primitive(signature, lowering)(function)
+
+    return register
 
 
 # --- from memory to the accumulate type ------------------------------------------------------------------------------
@@ -53,7 +75,7 @@ def widen_bfloat16(half: Any) -> Any:
     return float32_of_bits(U32(U32(half) << U32(16)))
 
 
-@scalar
+@half_precision(types.float32(types.uint16), lower_widen_half)
 def widen_float16(half: Any) -> Any:
     """Return the float32 that 16 bits of float16 stand for, exactly; NaN becomes the canonical NaN."""
     bits = U32(half)
@@ -115,7 +137,7 @@ def narrow_bfloat16(value: Any) -> Any:
     return U16(rounded) if value == value else U16(0x7FC0)
 
 
-@scalar
+@half_precision(types.uint16(types.float32), lower_narrow_half)
 def narrow_float16(value: Any) -> Any:
     """Round a float32 to float16, nearest even; subnormals are kept, overflow gives infinity."""
     bits = bits_of_float32(value)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,3 +47,36 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for rung, reason in reasons.items():
             if reason and item.get_closest_marker(rung):
                 item.add_marker(pytest.mark.skip(reason=f"{rung}: {reason}"))
+
+
+@pytest.fixture
+def mpi_run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Run a Python program on ranks under the mpiexec of this environment.
+
+    ``mpi_run(n_ranks, code, *arguments, leave_survivors=False, timeout_s=120, environ={})`` returns the finished
+    process with its text output; the ranks' lines come in any order.
+    """
+    from multiring.bench.mpiexec import find_mpiexec
+
+    def run(
+        n_ranks: int,
+        code: str,
+        *arguments: str,
+        leave_survivors: bool = False,
+        timeout_s: float = 120,
+        environ: dict[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        program = tmp_path / "program.py"
+        program.write_text(code)
+        mpiexec = find_mpiexec(os.environ)
+        return subprocess.run(
+            mpiexec.command(n_ranks, [sys.executable, str(program), *arguments], leave_survivors),
+            env=mpiexec.environment(os.environ) | (environ or {}),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    return run

@@ -28,8 +28,8 @@ def start_executor(device: str, timeout: float, mpi_comm: Any = None) -> Executo
     if device not in DEVICES:
         raise ArgumentError(f"device: got {device!r}, wanted one of {', '.join(map(repr, DEVICES))}")
     limit_s = timeout_of("init", timeout)
-    from multiring.collectives import initialise  # type: ignore[attr-defined]
+    from multiring.collectives import initialise
 
     if mpi_comm is None:
-        return initialise.init(device, limit_s)  # type: ignore[no-any-return]
-    return initialise.from_mpi(mpi_comm, device, limit_s)  # type: ignore[no-any-return]
+        return initialise.init(device, limit_s)
+    return initialise.from_mpi(mpi_comm, device, limit_s)

@@ -5,6 +5,7 @@ The protocol itself is in ``DESIGN.md`` beside this file.
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from multiring.kernels.records import (
     CONTEXT_CONTROL,
     CONTEXT_DELAY,
     CONTEXT_DESCRIPTORS,
+    CONTEXT_EPOCH,
     CONTEXT_HEAP,
     CONTEXT_MAIL,
     CONTEXT_MAIL_STRIDE,
@@ -36,12 +38,15 @@ from multiring.kernels.records import (
     CONTEXT_TIMESPEC,
     CONTEXT_WORDS,
     CONTEXT_YIELDS,
+    CONTROL_ABORT,
     CONTROL_HEADER_BYTES,
+    CONTROL_TEXT,
+    CONTROL_TEXT_BYTES,
     LINE_BYTES,
     MAIL_BOXES,
 )
 
-__all__ = ["Context", "Layout", "Waiting"]
+__all__ = ["Context", "Layout", "Waiting", "words_at"]
 
 PAGE_BYTES = 4096
 
@@ -219,10 +224,13 @@ class Context:
             self.words[field] = value
 
     @property
+    def memory(self) -> list[NDArray[np.int64]]:
+        """The private arrays that the record consists of."""
+        return [self.words, self._peers, self._descriptors, self._timespec]
+
+    @property
     def epoch(self) -> int:
         """Calls so far."""
-        from multiring.kernels.records import CONTEXT_EPOCH
-
         return int(self.words[CONTEXT_EPOCH])
 
     def arrival(self, epoch: int, rank: int) -> NDArray[np.int64]:
@@ -231,6 +239,25 @@ class Context:
         index = parity * self.layout.n_ranks + rank
         return words_at(int(self.words[CONTEXT_ARRIVALS]) + index * self.layout.arrival_stride, 5)
 
+    @property
+    def abort_word(self) -> int:
+        """What ABORT holds; 0 while all is well."""
+        return int(words_at(int(self.words[CONTEXT_CONTROL]) + CONTROL_ABORT, 1)[0])
+
+    @property
+    def abort_text(self) -> str:
+        """What the rank that aborted gave as its reason."""
+        address = int(self.words[CONTEXT_CONTROL]) + CONTROL_TEXT
+        length = min(int(words_at(address, 1)[0]), CONTROL_TEXT_BYTES)
+        return ctypes.string_at(address + 8, length).decode(errors="replace")
+
+    @abort_text.setter
+    def abort_text(self, text: str) -> None:
+        data = text.encode()[:CONTROL_TEXT_BYTES]
+        address = int(self.words[CONTEXT_CONTROL]) + CONTROL_TEXT
+        ctypes.memmove(address + 8, data, len(data))
+        words_at(address, 1)[0] = len(data)
+
     def report(self, rank: int) -> NDArray[np.int64]:
         """Return the words of a rank's report."""
         return words_at(int(self.words[CONTEXT_REPORTS]) + rank * LINE_BYTES, 9)
@@ -238,6 +265,4 @@ class Context:
 
 def words_at(address: int, count: int) -> NDArray[np.int64]:
     """Return a view of words in memory."""
-    import ctypes
-
     return np.ctypeslib.as_array((ctypes.c_int64 * count).from_address(address))
