@@ -20,6 +20,7 @@ from multiring.collectives.communicator.raw import Raw
 from multiring.collectives.communicator.reducing import Reducing
 from multiring.collectives.communicator.start import start_executor
 from multiring.collectives.communicator.transferring import Transferring
+from multiring.collectives.communicator.warm import Warm
 from multiring.errors import ArgumentError, CommunicatorClosed
 from multiring.kernels.dtypes import dtype_of
 
@@ -43,6 +44,7 @@ class Communicator(Reducing, Moving, Transferring, Planning):
         engine = Engine(executor)
         self._engine = engine
         self._buckets = BucketStore(executor)
+        self._warm = Warm(engine)
         self._hot = {}
         self._hot_dtypes = []
         self._raw = Raw(engine)

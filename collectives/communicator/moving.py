@@ -42,7 +42,9 @@ class Moving(Base):
         array or Work
             The array that holds the result.
         """
-        return self._collective(build.broadcast, x, root, out, **options)
+        if out is not None:
+            return self._collective(build.broadcast, x, root, out, **options)
+        return self._pair(build.broadcast, "broadcast", x, None, options, root=root)
 
     def all_gather(self, x: Any, out: Any = None, **options: Unpack[MoveOptions]) -> Any:
         """Gather every rank's array on every rank, in order of rank along axis 0.
@@ -63,7 +65,7 @@ class Moving(Base):
         -------
         array or Work
         """
-        return self._collective(build.all_gather, x, out, **options)
+        return self._pair(build.all_gather, "all_gather", x, out, options)
 
     def all_gather_v(self, x: Any, counts: Any = None, out: Any = None, **options: Unpack[MoveOptions]) -> Any:
         """Gather arrays of different lengths on every rank.
@@ -106,7 +108,7 @@ class Moving(Base):
         array or Work
             Block i came from rank i.
         """
-        return self._collective(build.all_to_all, x, out, **options)
+        return self._pair(build.all_to_all, "all_to_all", x, out, options)
 
     def all_to_all_v(
         self, x: Any, send_counts: Any, recv_counts: Any = None, out: Any = None, **options: Unpack[MoveOptions]
@@ -175,7 +177,7 @@ class Moving(Base):
         array, None or Work
             The result on the root, None elsewhere.
         """
-        return self._collective(build.gather, x, out, root, count, **options)
+        return self._pair(build.gather, "gather", x, out, options, root=root, count=count)
 
     def scatter(
         self, x: Any, out: Any = None, root: int = 0, count: int | None = None, **options: Unpack[MoveOptions]
@@ -199,7 +201,7 @@ class Moving(Base):
         -------
         array or Work
         """
-        return self._collective(build.scatter, x, out, root, count, **options)
+        return self._pair(build.scatter, "scatter", x, out, options, root=root, count=count)
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Any:
         """Wait until every rank has come here.
