@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any, TextIO
 
 import numpy as np
@@ -93,7 +94,7 @@ def _measure(request: Request, world: World, binding: str, arguments: list[str])
     pairs = _line_times(meeting, alone)
     allocate: Callable[[int], Any] = _ordinary
     if request.registered:
-        allocate = lambda nbytes: world.comm.empty((nbytes,), "uint8")  # noqa: E731
+        allocate = partial(_symmetric, world.comm)
     ours = [
         Ours(world.comm, name, settings.wire.name if settings.wire else None, request.order, request.prepared)
         for name in _algorithms(request, world.size)
@@ -140,6 +141,10 @@ def _algorithms(request: Request, n_ranks: int) -> list[str | None]:
             continue  # such as those that need a power of two
         able.append(name)
     return able
+
+
+def _symmetric(comm: Any, nbytes: int) -> Any:
+    return comm.empty((nbytes,), "uint8")
 
 
 def _ordinary(nbytes: int) -> Any:
