@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.drivers.control import Context, Layout, Waiting
+from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.faults import abort_error, mismatch_error
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
 from multiring.collectives.invocation import CallRecord, Invocation
@@ -141,7 +140,7 @@ class Executor:
         """Whether an error closed the communicator."""
         return self._error is not None and not self._left
 
-    # --- plans -------------------------------------------------------------------------------------------------------
+    # --- plans ------------------------------------------------------------------------------------------------------
 
     def choose(self, request: Request, count: int) -> Choice:
         """Return the schedule that a call gets."""
@@ -202,7 +201,7 @@ class Executor:
         """Return the plan of a call, the reason for it, and the alternatives."""
         return str(self.plan(request, count))
 
-    # --- running -----------------------------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------------------------
 
     def _finish(self, invocation: Invocation, code: int) -> None:
         """Carry on with a call that returned early, until it is done."""
@@ -273,7 +272,7 @@ class Executor:
             if code != DONE:
                 self._fail(code, int(words[CALL_EPOCH]), None)
 
-    # --- point to point ------------------------------------------------------------------------------------------------
+    # --- point to point ---------------------------------------------------------------------------------------------
 
     def send(self, address: int, count: int, dtype: DType, peer: int, timeout_s: float | None = None) -> None:
         """Send an array to ``peer``; returns when the array may be used again."""
@@ -317,7 +316,7 @@ class Executor:
             if code != DONE:
                 self._fail(ABORTED, 0, None)
 
-    # --- memory --------------------------------------------------------------------------------------------------------
+    # --- memory -----------------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | tuple[int, ...], dtype: DType) -> NDArray[Any]:
         """Return an array in symmetric memory, its contents undefined.
@@ -338,7 +337,7 @@ class Executor:
         """Whether a range lies in this process's symmetric memory."""
         return self._driver.heap.holds(address, nbytes)
 
-    # --- life ------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------------------------
 
     def gather_bytes(self, payload: bytes) -> list[bytes]:
         """Give every rank the bytes of all, by two calls of this communicator."""

@@ -96,7 +96,7 @@ def _node_identity() -> str:
 
 def _require_one_node(bootstrap: Bootstrap) -> None:
     nodes = [json.loads(b) for b in bootstrap.all_gather(json.dumps([_node_identity(), platform.node()]).encode())]
-    names = {identity: host for identity, host in nodes}
+    names: dict[str, str] = dict(nodes)
     if len(names) > 1:
         raise LaunchError(
             f"the {bootstrap.size} ranks are on {len(names)} nodes ({', '.join(sorted(names.values()))}), wanted one:"

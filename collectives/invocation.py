@@ -11,7 +11,6 @@ from multiring.collectives.drivers.control import Context
 from multiring.collectives.drivers.faults import signature_of
 from multiring.collectives.plan import EAGER, Plan
 from multiring.kernels.dtypes import DType
-from multiring.kernels.operations import Reduction
 from multiring.kernels.records import (
     CALL_BASES,
     CALL_BLOCK,

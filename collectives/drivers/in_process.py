@@ -89,7 +89,9 @@ class InProcess:
     home : NativeHome or PythonHome
     """
 
-    def __init__(self, size: int, home: NativeHome | PythonHome, *, layout: Layout | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, size: int, home: NativeHome | PythonHome, *, layout: Layout | None = None, seed: int = 0
+    ) -> None:
         self.size = size
         self.home = home
         self.layout = layout or Layout(size)
