@@ -47,8 +47,9 @@ def _quick_unpack() -> tuple[Callable[[Any, int], tuple[Any, ...]], Any]:
 
     Notes
     -----
-    ``x.ctypes.data`` takes 0.76 us, this 0.08 us. It reads the public struct ``PyArrayObject_fields`` of numpy's C API, whose
-    layout has not changed since numpy 1.7, and is used only where it gives the right answers for arrays of several layouts.
+    ``x.ctypes.data`` takes 0.76 us, this 0.08 us. It reads the public struct ``PyArrayObject_fields`` of numpy's C API,
+    whose layout has not changed since numpy 1.7, and is used only where it gives the right answers for arrays of
+    several layouts.
     """
     try:
         memory = memoryview((ctypes.c_char * (1 << 47)).from_address(0))
@@ -71,13 +72,14 @@ START = 16
 """Bytes from the start of an array object to its data pointer: after ob_refcnt and ob_type."""
 
 unpack_fields, MEMORY = _quick_unpack()
-"""``unpack_fields(MEMORY, id(x) + START)``: (address, id of the dtype object, flags), or zeros where that cannot be had."""
+"""``unpack_fields(MEMORY, id(x) + START)``: (address, id of the dtype object, flags), or zeros where that cannot be
+had."""
 
 
 def fields_of(x: NDArray[Any]) -> tuple[int, int, int]:
     """Return an array's (address, id of its dtype object, flags) in 0.1 us."""
     fields = unpack_fields(MEMORY, id(x) + START)
-    return fields if fields[2] else _portable_fields(x)  # type: ignore[return-value]
+    return fields if fields[2] else _portable_fields(x)
 
 
 def address_of(x: NDArray[Any]) -> int:
@@ -137,7 +139,9 @@ class View:
 
     def __repr__(self) -> str:
         layout = "" if self.contiguous else ", strided"
-        return f"View({self.dtype.name} {self.shape} at {self.address:#x}{layout}{'' if self.writable else ', read-only'})"
+        return (
+            f"View({self.dtype.name} {self.shape} at {self.address:#x}{layout}{'' if self.writable else ', read-only'})"
+        )
 
 
 class _Interface:
@@ -154,8 +158,8 @@ def view_of(x: Any, name: str = "x", dtype: Any = None) -> View:
     Parameters
     ----------
     x : array
-        numpy's, or anything with ``__dlpack__`` or ``__array_interface__`` in host memory. A numpy scalar is a read-only array
-        of one element.
+        numpy's, or anything with ``__dlpack__`` or ``__array_interface__`` in host memory. A numpy scalar is a
+        read-only array of one element.
     name : str
         What errors call it.
     dtype : dtype, optional
@@ -186,7 +190,8 @@ def view_of(x: Any, name: str = "x", dtype: Any = None) -> View:
         wanted = dtype_of(dtype)
         if wanted.itemsize != array.dtype.itemsize:
             raise ArgumentTypeError(
-                f"{name}: got elements of {array.dtype.itemsize} bytes ({array.dtype}), wanted {wanted.itemsize} for dtype={wanted.name}"
+                f"{name}: got elements of {array.dtype.itemsize} bytes ({array.dtype}), wanted {wanted.itemsize} "
+                f"for dtype={wanted.name}"
             )
         return View(array.view(numpy_dtype(wanted)), x, wanted)
     try:
@@ -227,8 +232,8 @@ def may_overlap_itself(view: View) -> bool:
 
     Notes
     -----
-    Every array made by slicing, transposing and reshaping has strides that step over all the smaller ones' spans. A stride of 0
-    (``numpy.broadcast_to``) or a sliding window does not.
+    Every array made by slicing, transposing and reshaping has strides that step over all the smaller ones' spans. A
+    stride of 0 (``numpy.broadcast_to``) or a sliding window does not.
     """
     if view.contiguous or view.size <= 1:
         return False

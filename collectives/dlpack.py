@@ -64,7 +64,13 @@ _capsule_pointer.restype, _capsule_pointer.argtypes = ctypes.c_void_p, [ctypes.p
 
 
 def strided_array(
-    address: int, shape: tuple[int, ...], strides_bytes: tuple[int, ...] | None, dtype: DType, *, writable: bool, owner: Any
+    address: int,
+    shape: tuple[int, ...],
+    strides_bytes: tuple[int, ...] | None,
+    dtype: DType,
+    *,
+    writable: bool,
+    owner: Any,
 ) -> NDArray[Any]:
     """Return a numpy array over memory that something else owns.
 
@@ -83,17 +89,17 @@ def strided_array(
     """
     wanted = numpy_dtype(dtype)
     if 0 in shape or address == 0:
-        array = np.empty(shape, wanted)
-        array.setflags(write=writable)
-        return array
+        nothing = np.empty(shape, wanted)
+        nothing.setflags(write=writable)
+        return nothing
     if strides_bytes is None:
         strides_bytes = tuple(int(np.prod(shape[i + 1 :], dtype=np.int64)) * dtype.itemsize for i in range(len(shape)))
     spans = [(n - 1) * s for n, s in zip(shape, strides_bytes, strict=True)]
     below = -sum(s for s in spans if s < 0)
     nbytes = below + sum(s for s in spans if s > 0) + dtype.itemsize
-    block = (ctypes.c_ubyte * nbytes).from_address(address - below)
+    block: Any = (ctypes.c_ubyte * nbytes).from_address(address - below)
     block.multiring_owner = owner
-    array = np.ndarray(shape, wanted, buffer=block, offset=below, strides=strides_bytes)
+    array: NDArray[Any] = np.ndarray(shape, wanted, buffer=block, offset=below, strides=strides_bytes)
     array.setflags(write=writable)
     return array
 
@@ -111,7 +117,8 @@ def from_dlpack(x: Any, name: str = "x") -> NDArray[Any]:
     Returns
     -------
     ndarray
-        Zero-copy; read-only where the capsule says so, or where it holds a copy. Keeps the capsule, and so the memory, alive.
+        Zero-copy; read-only where the capsule says so, or where it holds a copy. Keeps the capsule, and so the memory,
+        alive.
 
     Raises
     ------
@@ -122,8 +129,8 @@ def from_dlpack(x: Any, name: str = "x") -> NDArray[Any]:
 
     Notes
     -----
-    The capsule is read and not consumed: its own destructor frees the tensor with the capsule. Layouts are dlpack.h's of
-    versions 0.8 and 1.0.
+    The capsule is read and not consumed: its own destructor frees the tensor with the capsule. Layouts are dlpack.h's
+    of versions 0.8 and 1.0.
     """
     kind = int(x.__dlpack_device__()[0])
     if kind in (CUDA, CUDA_MANAGED):
@@ -133,7 +140,8 @@ def from_dlpack(x: Any, name: str = "x") -> NDArray[Any]:
         )
     if kind not in (CPU, CUDA_PINNED):
         raise ArgumentTypeError(
-            f"{name}: got {type(x).__name__} on DLPack device type {kind}, wanted host memory (type {CPU}); copy it to the host"
+            f"{name}: got {type(x).__name__} on DLPack device type {kind}, wanted host memory (type {CPU}); copy it "
+            "to the host"
         )
     try:
         try:

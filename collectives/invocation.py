@@ -11,7 +11,6 @@ from multiring.collectives.drivers.control import Context
 from multiring.collectives.drivers.faults import signature_of
 from multiring.collectives.plan import EAGER, Plan
 from multiring.kernels.dtypes import DType
-from multiring.kernels.operations import Reduction
 from multiring.kernels.records import (
     CALL_BASES,
     CALL_BLOCK,
@@ -63,6 +62,8 @@ class CallRecord:
     timeout_s : float
     span_address : callable
         ``span_address(kind, **specification)``, as :func:`multiring.kernels.build.span_address`.
+    eager_bytes : int, optional
+        Room for an eager plan's slots, instead of the layout's; negative: never eager.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class CallRecord:
         counts: tuple[int, ...] | None,
         timeout_s: float,
         span_address: Callable[..., int],
+        *,
+        eager_bytes: int | None = None,
     ) -> None:
         request, schedule, rank = plan.request, plan.schedule, plan.rank
         where = plan.geometry(count, counts)
@@ -89,7 +92,8 @@ class CallRecord:
             self._parameters[0] = np.float64(request.operation.scale).view(np.int64)
         self._parameters[1] = n_ranks
         itemsize, wire_bytes = request.dtype.itemsize, request.wire_type.itemsize
-        self.eager = plan.fits_eager(where.longest, context.layout.eager_bytes)
+        room = context.layout.eager_bytes if eager_bytes is None else eager_bytes
+        self.eager = plan.fits_eager(where.longest, room)
         has_x = int(where.x_elements[rank])
         has_out = int(where.out_elements[rank])
         for field, value in (
@@ -112,6 +116,11 @@ class CallRecord:
         self._enter_kinds(span_address)
         if self.eager:
             self._enter_program(0, EAGER)
+
+    @property
+    def memory(self) -> list[NDArray[np.int64]]:
+        """The arrays that the record consists of."""
+        return [self.words, self._chunks, self._bases, self._operands, self._parameters, *self._programs]
 
     def _enter_kinds(self, span_address: Callable[..., int]) -> None:
         request = self.plan.request

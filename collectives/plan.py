@@ -185,9 +185,9 @@ class Plan:
     def __str__(self) -> str:
         collective = self.schedule.collective
         request = self.request
+        size = f"{self.schedule.n_ranks} ranks, {self.schedule.n_chunks} chunks"
         lines = [
-            f"{collective.name} of {request.dtype.name}, {self.schedule.n_ranks} ranks, {self.schedule.n_chunks} chunks:"
-            f" {self.choice.algorithm}, {self.schedule.n_steps} steps",
+            f"{collective.name} of {request.dtype.name}, {size}: {self.choice.algorithm}, {self.schedule.n_steps} steps",
             f"  because {self.choice.reason}",
         ]
         for number, step in enumerate(self.schedule.steps):

@@ -36,6 +36,7 @@ _STORE: dict[tuple[str, str], Scalar] = {
     ("float64", "float16"): scalars.narrow_float64_to_float16,
     ("float64", "float32"): scalars.narrow_float64_to_float32,
     ("float64", "float64"): scalars.narrow_float64,
+    ("bool", "bool"): scalars.truth,
 }
 
 _COMBINE: dict[str, Scalar] = {
@@ -80,7 +81,8 @@ def accumulate_of(dtype: DType, accumulate: DType | None = None) -> DType:
         return accumulate
     wanted = " or ".join(dict.fromkeys([default.name, *(["float64"] if dtype.kind == "float" else [])]))
     raise ArgumentTypeError(
-        f"accumulate: got {accumulate.name!r} for dtype {dtype.name}, wanted {wanted}; leave accumulate=None for the default"
+        f"accumulate: got {accumulate.name!r} for dtype {dtype.name}, wanted {wanted}; "
+        "leave accumulate=None for the default"
     )
 
 
@@ -95,8 +97,12 @@ def span_name(kind: str, **spec: Any) -> str:
 
 def canonical(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
     """Return the specification without what makes no difference, so that equal kernels are built once."""
-    if kind != "reduce":
-        return {"scale": False, **spec} if kind == "cast" else spec
+    stream = bool(spec.get("stream", False))
+    if kind == "copy":
+        return {"itemsize": spec["itemsize"], "stream": stream}
+    if kind == "cast":
+        source, destination, scale = spec["source"], spec["destination"], bool(spec.get("scale", False))
+        return {"source": source, "destination": destination, "scale": scale, "stream": stream}
     dtype, operation = spec["dtype"], spec["operation"]
     check_operation(operation, dtype)
     final = bool(spec.get("final", True)) and operation.name == "avg"
@@ -107,6 +113,7 @@ def canonical(kind: str, spec: dict[str, Any]) -> dict[str, Any]:
         "operation": operation,
         "accumulate": accumulate_of(dtype, spec.get("accumulate")),
         "final": final,
+        "stream": stream,
     }
 
 
@@ -117,18 +124,18 @@ def span_function(kind: str, **spec: Any) -> spans.Span:
     ----------
     kind : {"reduce", "cast", "copy"}
         ``reduce`` takes ``dtype``, ``operation``, ``accumulate=None``, ``final=True``; ``cast`` takes ``source``,
-        ``destination``, ``scale=False``; ``copy`` takes ``itemsize``.
+        ``destination``, ``scale=False``; ``copy`` takes ``itemsize``; all take ``stream=False``.
     """
-    return {"reduce": _reduce, "cast": _cast, "copy": spans.make_copy}[kind](**spec)
+    factories: dict[str, Callable[..., spans.Span]] = {"reduce": _reduce, "cast": _cast, "copy": spans.make_copy}
+    return factories[kind](**canonical(kind, spec))
 
 
 def _stored(dtype: DType) -> type[Any]:
     return _STORED.get(dtype.name) or np.dtype(dtype.name).type
 
 
-def _reduce(dtype: DType, operation: Reduction, accumulate: DType | None = None, final: bool = True) -> spans.Span:
-    check_operation(operation, dtype)
-    wide = accumulate_of(dtype, accumulate)
+def _reduce(dtype: DType, operation: Reduction, accumulate: DType, final: bool, stream: bool) -> spans.Span:
+    wide = accumulate
     parts = 1
     if dtype.kind == "complex" and operation.function is None:
         dtype = wide = DTYPES["float32" if dtype.itemsize == 8 else "float64"]  # A sum is two sums.
@@ -140,18 +147,20 @@ def _reduce(dtype: DType, operation: Reduction, accumulate: DType | None = None,
     return spans.make_reduce(
         _LOAD.get((dtype.name, wide.name), scalars.same),
         combine,
-        scalars.divide if operation.name == "avg" and final else scalars.keep,
+        scalars.divide if final else scalars.keep,
         _STORE.get((wide.name, dtype.name), scalars.same),
         _stored(dtype),
         _stored(wide),
         dtype.itemsize,
+        wide.itemsize,
         parts,
+        stream,
     )
 
 
-def _cast(source: DType, destination: DType, scale: bool = False) -> spans.Span:
+def _cast(source: DType, destination: DType, scale: bool, stream: bool) -> spans.Span:
     if source == destination and not scale:
-        return spans.make_copy(source.itemsize)
+        return spans.make_copy(source.itemsize, stream)
     if source.kind != "float" or destination.kind != "float":
         raise ArgumentTypeError(
             f"cast: got {source.name} to {destination.name}{' with a scale' if scale else ''}, "
@@ -167,4 +176,5 @@ def _cast(source: DType, destination: DType, scale: bool = False) -> spans.Span:
         _stored(wide),
         source.itemsize,
         destination.itemsize,
+        stream,
     )

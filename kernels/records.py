@@ -169,17 +169,21 @@ MAIL_FINISHED: Final = 14
 MAIL_GOT_BYTES: Final = 15
 """What the other side announced, where it differs."""
 MAIL_GOT_SIGNATURE: Final = 16
+MAIL_TICKET: Final = 17
+"""What TAKEN must reach before a sender may have its symmetric array back; 0 before it was offered."""
 
-# --- the boxes of an ordered pair, in bytes --------------------------------------------------------------------------
+# --- the boxes of an ordered pair, in bytes -------------------------------------------------------------------------
 MAIL_POSTED: Final = 0
 MAIL_TAKEN: Final = 128
 MAIL_BOXES: Final = 256
 BOX_TOTAL: Final = 0
-"""Words of a box: bytes of the message, its element type, then the payload."""
+"""Words of a box: bytes of the message, its element type, where it lies; then the payload."""
 BOX_SIGNATURE: Final = 1
+BOX_REFERENCE: Final = 2
+"""Where the message lies in symmetric memory, or REFERENCE_ORDINARY: then the box holds a piece of it."""
 BOX_HEADER_BYTES: Final = 64
 
-# --- a program --------------------------------------------------------------------------------------------------------
+# --- a program ------------------------------------------------------------------------------------------------------
 PROGRAM_N_INSTRUCTIONS: Final = 0
 PROGRAM_STRIDE: Final = 1
 """Positions of one slice: the longest program of all ranks."""
@@ -240,7 +244,7 @@ N_KINDS: Final = 6
 VARIANT_X: Final = 1
 VARIANT_OUT: Final = 2
 
-# --- what a native call returns --------------------------------------------------------------------------------------
+# --- what a native call returns -------------------------------------------------------------------------------------
 DONE: Final = 0
 WAIT: Final = 1
 ABORTED: Final = 2

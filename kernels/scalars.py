@@ -8,8 +8,6 @@ NaN is one bit pattern per type after a store: 0x7FC0 (bfloat16), 0x7E00 (float1
 0x7FF8000000000000 (float64).
 """
 
-# ruff: noqa: PLR0124 FURB136 (a value that differs from itself is NaN; max() and min() have other rules for it)
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -41,7 +39,7 @@ SCALARS: list[Callable[..., Any]] = []
 def scalar(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let compiled code call a plain function; division by zero follows IEEE 754 as in numpy."""
     SCALARS.append(function)
-    return register_jitable(error_model="numpy")(function)  # type: ignore[no-any-return]
+    return register_jitable(error_model="numpy")(function)
 
 
 def half_precision(signature: Any, lowering: Lowering) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -56,7 +54,7 @@ def half_precision(signature: Any, lowering: Lowering) -> Callable[[Callable[...
     return register
 
 
-# --- from memory to the accumulate type ------------------------------------------------------------------------------
+# --- from memory to the accumulate type -----------------------------------------------------------------------------
 
 
 @scalar
@@ -114,7 +112,7 @@ def truth(byte: Any) -> Any:
     return np.uint8(byte != np.uint8(0))
 
 
-# --- from the accumulate type to memory ------------------------------------------------------------------------------
+# --- from the accumulate type to memory -----------------------------------------------------------------------------
 
 
 @scalar
@@ -194,7 +192,7 @@ def narrow_float64_to_float16(value: Any) -> Any:
     return narrow_float16(round_to_odd(value))
 
 
-# --- two accumulated values into one ---------------------------------------------------------------------------------
+# --- two accumulated values into one --------------------------------------------------------------------------------
 
 
 @scalar
@@ -272,7 +270,7 @@ def bits_xor(a: Any, b: Any) -> Any:
     return a ^ b
 
 
-# --- after the last contribution -------------------------------------------------------------------------------------
+# --- after the last contribution ------------------------------------------------------------------------------------
 
 
 @scalar

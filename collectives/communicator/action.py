@@ -98,6 +98,7 @@ class CollectiveAction(Action):
         self.timeout_s = timeout_s
 
     def do(self) -> None:
+        """Run the invocation."""
         self.call(self.x_address, self.out_address, self.timeout_s)
 
 
@@ -106,7 +107,9 @@ class TransferAction(Action):
 
     __slots__ = ("executor", "receives", "sends", "timeout_s")
 
-    def __init__(self, name: str, result: Any, held: tuple[Any, ...], executor: Executor, timeout_s: float | None) -> None:
+    def __init__(
+        self, name: str, result: Any, held: tuple[Any, ...], executor: Executor, timeout_s: float | None
+    ) -> None:
         super().__init__(name, result, held)
         self.executor = executor
         self.sends: list[Span] = []
@@ -117,7 +120,9 @@ class TransferAction(Action):
     def joined(cls, parts: list[TransferAction]) -> TransferAction:
         """Return one action of several, in their order."""
         limits = [p.timeout_s for p in parts if p.timeout_s is not None]
-        whole = cls("exchange", None, tuple(parts), parts[0].executor, max(limits) if len(limits) == len(parts) else None)
+        whole = cls(
+            "exchange", None, tuple(parts), parts[0].executor, max(limits) if len(limits) == len(parts) else None
+        )
         for part in parts:
             whole.before += part.before
             whole.after += part.after
@@ -126,6 +131,7 @@ class TransferAction(Action):
         return whole
 
     def do(self) -> None:
+        """Send and receive, with this rank itself too."""
         executor, rank = self.executor, self.executor.rank
         own_sends = [s for s in self.sends if s[3] == rank]
         own_receives = [r for r in self.receives if r[3] == rank]
@@ -163,6 +169,7 @@ class SequenceAction(Action):
         self.parts = parts
 
     def do(self) -> None:
+        """Run the parts in order."""
         for part in self.parts:
             part.run()
 
@@ -177,6 +184,5 @@ class FunctionAction(Action):
         self.function = function
 
     def do(self) -> None:
+        """Call the function."""
         self.result = self.function()
-
-

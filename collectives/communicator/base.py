@@ -8,6 +8,7 @@ from typing import Any
 from multiring.collectives.communicator.action import Action
 from multiring.collectives.communicator.buckets import BucketStore
 from multiring.collectives.communicator.engine import Engine
+from multiring.collectives.communicator.warm import MISS, Warm
 
 __all__ = ["Base"]
 
@@ -19,6 +20,7 @@ class Base:
 
     _engine: Engine
     _buckets: BucketStore
+    _warm: Warm
     _hot: dict[int, dict[int, Callable[[int, int], None]]]
     _hot_dtypes: list[Any]
 
@@ -35,3 +37,16 @@ class Base:
     def _collective(self, build: Builder, *args: Any, **options: Any) -> Any:
         """Check and launch a collective."""
         return self._engine.launch(self._build(build, *args, **options), options.get("async_op", False))
+
+    def _pair(self, build: Builder, name: str, x: Any, out: Any, options: Any, **root: Any) -> Any:
+        """Check and launch a collective from one array to another, by the short way if it was checked before."""
+        key = (name, *root.values(), *options.items())
+        result = self._warm.call(key, x, out)
+        if result is not MISS:
+            return result
+        action = self._build(build, x, out=out, **root, **options)
+        async_op = options.get("async_op", False)
+        result = self._engine.launch(action, async_op)
+        if not async_op:
+            self._warm.remember(key, x, out, action)
+        return result

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +97,7 @@ class BucketStore:
             self._buffers[dtype] = found
         return found[:count]
 
-    def build(self, arrays: Any, options: dict[str, Any]) -> Action:
+    def build(self, arrays: Any, **options: Any) -> Action:
         """Build an all_reduce of many arrays."""
         name = "all_reduce_many"
         if isinstance(arrays, np.ndarray) or not isinstance(arrays, Iterable):
@@ -106,14 +107,15 @@ class BucketStore:
         self._refuse_overlaps(name, views)
         layout = [(v.dtype, v.size) for v in views]
         parts: list[Action] = [self._agree(layout)] if views else []
-        for bucket in pack(layout):
-            parts.append(self._bucket(bucket, [views[i] for i in bucket.members], options))
+        parts += [self._bucket(bucket, [views[i] for i in bucket.members], options) for bucket in pack(layout)]
         return SequenceAction(name, listed, parts)
 
     def _bucket(self, bucket: Bucket, views: list[View], options: dict[str, Any]) -> Action:
         executor = self._executor
         if len(views) == 1 and (views[0].direct or bucket.count * bucket.dtype.itemsize >= ALONE_BYTES):
-            return action_of(executor, "all_reduce", views[0], views[0], bucket.count, options, reduces=True, in_place=True)
+            return action_of(
+                executor, "all_reduce", views[0], views[0], bucket.count, options, reduces=True, in_place=True
+            )
         buffer = self.buffer(bucket.dtype, bucket.count)
         whole = View(buffer, buffer, bucket.dtype)
         action = action_of(executor, "all_reduce", whole, whole, bucket.count, options, reduces=True, in_place=True)
@@ -126,14 +128,17 @@ class BucketStore:
     @staticmethod
     def _refuse_overlaps(name: str, views: list[View]) -> None:
         order = sorted((v.address, i) for i, v in enumerate(views) if v.size)
-        for (_, i), (_, j) in zip(order, order[1:], strict=False):
+        for (_, i), (_, j) in itertools.pairwise(order):
             if overlap(views[i], views[j]):
-                raise ArgumentError(f"{name}: arrays[{j}] overlaps arrays[{i}], wanted separate arrays; pass a copy, or each once")
+                raise ArgumentError(
+                    f"{name}: arrays[{j}] overlaps arrays[{i}], wanted separate arrays; pass a copy, or each once"
+                )
 
     def _agree(self, layout: list[tuple[DType, int]]) -> Action:
         """Compare a layout among the ranks before its first use: two lists of other sizes may have the same sum.
 
-        A rank that already knows the layout skips this; one that does not then meets another collective, which is a mismatch too.
+        A rank that already knows the layout skips this; one that does not then meets another collective, which is a
+        mismatch too.
         """
         text = ",".join(f"{dtype.name}:{count}" for dtype, count in layout)
         mark = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 2
@@ -148,7 +153,8 @@ class BucketStore:
             address = address_of(pair)
             executor.prepare(request, 2).run(address, address)
             if int(pair[0]) != -int(pair[1]):
-                reason = f"all_reduce_many: the ranks' lists of arrays differ; rank {executor.rank} has {len(layout)} arrays: {text[:200]}"
+                mine = f"rank {executor.rank} has {len(layout)} arrays: {text[:200]}"
+                reason = f"all_reduce_many: got lists of arrays that differ among the ranks, wanted equal ones; {mine}"
                 executor.abort(reason)
                 raise MismatchError(reason)
             if len(self._agreed) >= 4096:

@@ -27,7 +27,17 @@ from multiring.collectives.communicator.options import (
 from multiring.errors import ArgumentError, ArgumentTypeError
 from multiring.kernels.dtypes import numpy_dtype
 
-__all__ = ["all_gather", "all_reduce", "all_to_all", "broadcast", "gather", "new_array", "reduce", "reduce_scatter", "scatter"]
+__all__ = [
+    "all_gather",
+    "all_reduce",
+    "all_to_all",
+    "broadcast",
+    "gather",
+    "new_array",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+]
 
 Built = CollectiveAction | SequenceAction
 
@@ -100,7 +110,8 @@ def same_shape(collective: str, x: View, out: View) -> bool:
     require_dtype(collective, x, out)
     if x.shape != out.shape:
         raise ArgumentError(
-            f"{collective}: out: got shape {out.shape}, wanted {x.shape}, the shape of x; use out.reshape({x.shape}) or x.reshape(...)"
+            f"{collective}: out: got shape {out.shape}, wanted {x.shape}, the shape of x; use "
+            f"out.reshape({x.shape}) or x.reshape(...)"
         )
     if same_memory(x, out):
         return True
@@ -129,10 +140,14 @@ def reduce(executor: Executor, x: Any, out: Any = None, root: Any = 0, **options
         return action_of(executor, name, source, None, source.size, options, reduces=True, root=rank)
     if out is None or out is x:
         view = output_view(name, "x", x)
-        return action_of(executor, name, view, view, view.size, options, reduces=True, in_place=True, root=rank, result=x)
+        return action_of(
+            executor, name, view, view, view.size, options, reduces=True, in_place=True, root=rank, result=x
+        )
     source, target = input_view(name, "x", x), output_view(name, "out", out)
     inside = same_shape(name, source, target)
-    return action_of(executor, name, source, target, source.size, options, reduces=True, in_place=inside, root=rank, result=out)
+    return action_of(
+        executor, name, source, target, source.size, options, reduces=True, in_place=inside, root=rank, result=out
+    )
 
 
 def broadcast(executor: Executor, x: Any, root: Any = 0, out: Any = None, **options: Any) -> Built:
@@ -147,13 +162,19 @@ def broadcast(executor: Executor, x: Any, root: Any = 0, out: Any = None, **opti
             inner = action.parts[0] if isinstance(action, SequenceAction) else action
             cast(CollectiveAction, inner).out_address = cast(CollectiveAction, inner).x_address
             return action
-        return action_of(executor, name, view, view, view.size, options, reduces=False, in_place=True, root=rank, result=x)
+        return action_of(
+            executor, name, view, view, view.size, options, reduces=False, in_place=True, root=rank, result=x
+        )
     target = output_view(name, "out", out)
     if executor.rank != rank:
-        return action_of(executor, name, target, target, target.size, options, reduces=False, in_place=True, root=rank, result=out)
+        return action_of(
+            executor, name, target, target, target.size, options, reduces=False, in_place=True, root=rank, result=out
+        )
     source = input_view(name, "x", x)
     inside = same_shape(name, source, target)
-    return action_of(executor, name, source, target, source.size, options, reduces=False, in_place=inside, root=rank, result=out)
+    return action_of(
+        executor, name, source, target, source.size, options, reduces=False, in_place=inside, root=rank, result=out
+    )
 
 
 def reduce_scatter(executor: Executor, x: Any, out: Any = None, **options: Any) -> Built:
@@ -166,13 +187,15 @@ def reduce_scatter(executor: Executor, x: Any, out: Any = None, **options: Any) 
     else:
         target = output_view(name, "out", out)
         require_dtype(name, source, target)
-        require_size(name, "out", target, mine, f"rank {executor.rank}'s share of x's {source.size} on {executor.size} ranks")
+        require_size(
+            name, "out", target, mine, f"rank {executor.rank}'s share of x's {source.size} on {executor.size} ranks"
+        )
         refuse_unless_place(name, source, target, start, "x", "out")
     return action_of(executor, name, source, target, source.size, options, reduces=True, result=target.object)
 
 
 def refuse_unless_place(collective: str, whole: View, part: View, start: int, whole_name: str, part_name: str) -> None:
-    """Refuse overlap of a rank's share with the whole, unless it is the share's place in the whole (NCCL's in place)."""
+    """Refuse overlap of a rank's share with the whole, but for the share's own place in it (NCCL's in place)."""
     place = whole.address + start * whole.dtype.itemsize
     if whole.direct and part.direct and part.address == place:
         return
@@ -207,8 +230,9 @@ def require_part(collective: str, x: View, out: View, size: int, rank: int) -> N
     mine = shard(out.size, size, rank)[1]
     if x.size != mine:
         raise ArgumentError(
-            f"{collective}: out: got {out.size} elements (shape {out.shape}) for x of {x.size}, wanted {x.size * size} = "
-            f"{size} ranks x {x.size}: of {out.size} elements rank {rank} has {mine}; use {collective}(x) or another out"
+            f"{collective}: out: got {out.size} elements (shape {out.shape}) for x of {x.size}, wanted "
+            f"{x.size * size} = {size} ranks x {x.size}: of {out.size} elements rank {rank} has {mine}; "
+            f"use {collective}(x) or another out"
         )
 
 
@@ -218,7 +242,8 @@ def all_to_all(executor: Executor, x: Any, out: Any = None, **options: Any) -> B
     source = input_view(name, "x", x)
     if source.size % executor.size:
         raise ArgumentError(
-            f"{name}: x: got {source.size} elements (shape {source.shape}), wanted a multiple of {executor.size} ranks; use all_to_all_v"
+            f"{name}: x: got {source.size} elements (shape {source.shape}), wanted a multiple of {executor.size} "
+            "ranks; use all_to_all_v"
         )
     if out is None:
         target = new_array(executor, source.shape, source)
@@ -279,5 +304,3 @@ def scatter(executor: Executor, x: Any, out: Any = None, root: Any = 0, count: A
         require_size(name, "out", target, mine, f"rank {rank}'s share of x's {total} on {size} ranks")
         refuse_unless_place(name, source, target, start, "x", "out")
     return action_of(executor, name, source, target, total, options, reduces=False, root=rank, result=target.object)
-
-

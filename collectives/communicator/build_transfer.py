@@ -15,7 +15,9 @@ __all__ = ["recv", "send", "send_recv"]
 _KNOWN = frozenset(PeerOptions.__annotations__)
 
 
-def _action(executor: Executor, name: str, result: Any, held: tuple[Any, ...], options: dict[str, Any]) -> TransferAction:
+def _action(
+    executor: Executor, name: str, result: Any, held: tuple[Any, ...], options: dict[str, Any]
+) -> TransferAction:
     check_names(name, options, _KNOWN)
     return TransferAction(name, result, held, executor, timeout_of(name, options.get("timeout")))
 
@@ -24,7 +26,8 @@ def _peer(executor: Executor, name: str, value: Any, what: str, alone: bool) -> 
     peer = root_of(executor, name, value, what)
     if alone and peer == executor.rank:
         raise ArgumentError(
-            f"{name}: {what}: got {peer}, this rank itself, which would wait for ever; wanted another rank; use send_recv or a group"
+            f"{name}: {what}: got {peer}, this rank itself, which would wait for ever; wanted another rank; use "
+            "send_recv or a group"
         )
     return peer
 
@@ -50,7 +53,10 @@ def recv(executor: Executor, x: Any, peer: Any, *, grouped: bool = False, **opti
 def send_recv(executor: Executor, x: Any, destination: Any, out: Any, source: Any, **options: Any) -> TransferAction:
     """Build a send and a receive at once."""
     name = "send_recv"
-    to, origin = _peer(executor, name, destination, "destination", False), _peer(executor, name, source, "source", False)
+    to, origin = (
+        _peer(executor, name, destination, "destination", False),
+        _peer(executor, name, source, "source", False),
+    )
     sent, received = input_view(name, "send_array", x), output_view(name, "receive_array", out)
     refuse_overlap(name, sent, received, "nothing else", ("send_array", "receive_array"))
     action = _action(executor, name, out, (sent, received), options)

@@ -44,7 +44,15 @@ def reduce_scatter_v(executor: Executor, x: Any, counts: Any, out: Any = None, *
         require_size(name, "out", target, shares[rank], f"counts[{rank}]")
         refuse_unless_place(name, source, target, sum(shares[:rank]), "x", "out")
     return action_of(
-        executor, "reduce_scatter", source, target, source.size, options, reduces=True, counts=shares, result=target.object
+        executor,
+        "reduce_scatter",
+        source,
+        target,
+        source.size,
+        options,
+        reduces=True,
+        counts=shares,
+        result=target.object,
     )
 
 
@@ -52,7 +60,9 @@ def all_gather_v(executor: Executor, x: Any, counts: Any, out: Any = None, **opt
     """Build an all_gather with ``counts[rank]`` elements from each rank."""
     name, rank = "all_gather_v", executor.rank
     if counts is None:
-        raise ArgumentTypeError(f"{name}: counts: got None, wanted one number for each rank: a prepared call is local, it cannot ask")
+        raise ArgumentTypeError(
+            f"{name}: counts: got None, wanted one number for each rank: a prepared call is local, it cannot ask"
+        )
     shares = counts_of(name, "counts", counts, executor.size)
     source = input_view(name, "x", x)
     total = sum(shares)
@@ -64,16 +74,21 @@ def all_gather_v(executor: Executor, x: Any, counts: Any, out: Any = None, **opt
         require_dtype(name, source, target)
         require_size(name, "out", target, total, f"the sum of counts {shares}")
         refuse_unless_place(name, target, source, sum(shares[:rank]), "out", "x")
-    return action_of(executor, "all_gather", source, target, total, options, reduces=False, counts=shares, result=target.object)
+    return action_of(
+        executor, "all_gather", source, target, total, options, reduces=False, counts=shares, result=target.object
+    )
 
 
-def all_to_all_v(executor: Executor, x: Any, send_counts: Any, recv_counts: Any = None, out: Any = None, **options: Any) -> Built:
+def all_to_all_v(
+    executor: Executor, x: Any, send_counts: Any, recv_counts: Any = None, out: Any = None, **options: Any
+) -> Built:
     """Build an all_to_all with ``send_counts[source][destination]`` elements for each pair."""
     name, rank, size = "all_to_all_v", executor.rank, executor.size
     table = matrix_of(name, "send_counts", send_counts, size)
     if table is None:
         raise ArgumentTypeError(
-            f"{name}: send_counts: got one row, wanted the whole table [source][destination]: a prepared call is local, it cannot ask"
+            f"{name}: send_counts: got one row, wanted the whole table [source][destination]: a prepared call is "
+            "local, it cannot ask"
         )
     source = input_view(name, "x", x)
     sent, received = sum(table[rank * size : (rank + 1) * size]), sum(table[rank::size])
@@ -81,7 +96,9 @@ def all_to_all_v(executor: Executor, x: Any, send_counts: Any, recv_counts: Any 
     if recv_counts is not None:
         wanted = counts_of(name, "recv_counts", recv_counts, size)
         if wanted != table[rank::size]:
-            raise ArgumentError(f"{name}: recv_counts: got {wanted}, wanted {table[rank::size]}, what the other ranks send")
+            raise ArgumentError(
+                f"{name}: recv_counts: got {wanted}, wanted {table[rank::size]}, what the other ranks send"
+            )
     if out is None:
         target = new_array(executor, row_shape(source, received), source)
     else:

@@ -12,6 +12,9 @@ from multiring.collectives.arrays import View, may_overlap_itself, view_of
 from multiring.collectives.communicator.options import index_of
 from multiring.errors import ArgumentError, ArgumentTypeError
 
+WORK: Any = 10_000
+"""How many candidate solutions numpy may try for the question whether two strided arrays share an element."""
+
 __all__ = [
     "counts_of",
     "input_view",
@@ -53,11 +56,14 @@ def output_view(collective: str, name: str, x: Any) -> View:
     view = input_view(collective, name, x)
     if not view.writable:
         what = "a numpy scalar, which is read-only" if isinstance(x, np.generic) else "a read-only array"
-        raise ArgumentError(f"{collective}: {name}: got {what}, wanted a writable array to put the result in; pass a copy or out=")
+        raise ArgumentError(
+            f"{collective}: {name}: got {what}, wanted a writable array to put the result in; pass a copy or out="
+        )
     if may_overlap_itself(view):
         raise ArgumentError(
-            f"{collective}: {name}: got strides {view.array.strides} for shape {view.shape}, whose elements share memory "
-            f"(broadcast_to or a sliding window), wanted one place for every element; pass a copy"
+            f"{collective}: {name}: got strides {view.array.strides} for shape {view.shape}, "
+            "whose elements share memory (broadcast_to or a sliding window), wanted one place for every element; "
+            "pass a copy"
         )
     return view
 
@@ -66,7 +72,8 @@ def require_dtype(collective: str, x: View, out: View, names: tuple[str, str] = 
     """Refuse two arrays of different element types."""
     if x.dtype is not out.dtype and x.dtype != out.dtype:
         raise ArgumentTypeError(
-            f"{collective}: {names[1]}: got dtype {out.dtype.name} for {names[0]} of {x.dtype.name}, wanted the same; convert one of them"
+            f"{collective}: {names[1]}: got dtype {out.dtype.name} for {names[0]} of {x.dtype.name}, wanted the "
+            "same; convert one of them"
         )
 
 
@@ -81,11 +88,10 @@ def require_size(collective: str, name: str, view: View, wanted: int, why: str) 
 
 def same_memory(x: View, out: View) -> bool:
     """Return whether two views are one array: in place."""
-    return (
-        x.object is out.object
-        or (x.address == out.address and x.shape == out.shape and (x.direct and out.direct or x.array.strides == out.array.strides))
-        or (x.address == out.address and x.size == out.size and x.contiguous and out.contiguous)
-    )
+    if x.object is out.object:
+        return True
+    alike = (x.contiguous and out.contiguous) or x.array.strides == out.array.strides
+    return x.address == out.address and x.shape == out.shape and alike
 
 
 def overlap(x: View, out: View) -> bool:
@@ -95,7 +101,7 @@ def overlap(x: View, out: View) -> bool:
     if x.contiguous and out.contiguous:
         return True
     try:
-        return bool(np.shares_memory(x.array, out.array, max_work=10_000))
+        return bool(np.shares_memory(x.array, out.array, max_work=WORK))
     except np.exceptions.TooHardError:
         return True
 
@@ -112,7 +118,8 @@ def refuse_overlap(collective: str, x: View, out: View, allowed: str, names: tup
         shift = out.address - x.address
         raise ArgumentError(
             f"{collective}: {names[1]} overlaps {names[0]}: got {out.nbytes} bytes that start {abs(shift)} bytes "
-            f"{'after' if shift >= 0 else 'before'} {names[0]}'s {x.nbytes}, wanted separate arrays or {allowed}; pass a copy"
+            f"{'after' if shift >= 0 else 'before'} {names[0]}'s {x.nbytes}, wanted separate arrays or {allowed}; "
+            "pass a copy"
         )
 
 
@@ -125,7 +132,9 @@ def counts_of(collective: str, name: str, counts: Any, size: int) -> tuple[int, 
         If there are not ``size`` of them, or one is below 0.
     """
     if isinstance(counts, (str, bytes)) or not hasattr(counts, "__iter__"):
-        raise ArgumentTypeError(f"{collective}: {name}: got {counts!r}, wanted one number of elements for each of {size} ranks")
+        raise ArgumentTypeError(
+            f"{collective}: {name}: got {counts!r}, wanted one number of elements for each of {size} ranks"
+        )
     values = tuple(index_of(collective, f"{name}[{i}]", c) for i, c in enumerate(counts))
     if len(values) != size:
         raise ArgumentError(f"{collective}: {name}: got {len(values)} numbers, wanted one for each of {size} ranks")

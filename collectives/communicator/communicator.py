@@ -8,49 +8,31 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from multiring.collectives.communicator import build, build_transfer, build_variable
-from multiring.collectives.communicator.action import Action, CollectiveAction, FunctionAction
+from multiring.collectives.communicator.action import Action, FunctionAction
 from multiring.collectives.communicator.buckets import BucketStore
 from multiring.collectives.communicator.check import input_view, shape_of
 from multiring.collectives.communicator.contract import Executor
 from multiring.collectives.communicator.engine import Engine
 from multiring.collectives.communicator.moving import Moving
-from multiring.collectives.communicator.options import check_names, index_of, request_of, root_of, timeout_of
-from multiring.collectives.communicator.prepared import PreparedCall, prepared
+from multiring.collectives.communicator.options import index_of
+from multiring.collectives.communicator.planning import Planning
 from multiring.collectives.communicator.raw import Raw
 from multiring.collectives.communicator.reducing import Reducing
 from multiring.collectives.communicator.start import start_executor
 from multiring.collectives.communicator.transferring import Transferring
-from multiring.collectives.request import Request
-from multiring.collectives.schedules.collective import COLLECTIVES
+from multiring.collectives.communicator.warm import Warm
 from multiring.errors import ArgumentError, CommunicatorClosed
-from multiring.kernels.dtypes import DTYPES, dtype_of
+from multiring.kernels.dtypes import dtype_of
 
 __all__ = ["Communicator"]
 
-_BUILDERS: dict[str, Any] = {
-    "all_reduce": build.all_reduce,
-    "reduce": build.reduce,
-    "broadcast": build.broadcast,
-    "reduce_scatter": build.reduce_scatter,
-    "all_gather": build.all_gather,
-    "all_to_all": build.all_to_all,
-    "gather": build.gather,
-    "scatter": build.scatter,
-    "reduce_scatter_v": build_variable.reduce_scatter_v,
-    "all_gather_v": build_variable.all_gather_v,
-    "all_to_all_v": build_variable.all_to_all_v,
-    "send": build_transfer.send,
-    "recv": build_transfer.recv,
-    "send_recv": build_transfer.send_recv,
-}
 
-
-class Communicator(Reducing, Moving, Transferring):
+class Communicator(Reducing, Moving, Transferring, Planning):
     """Ranks that call collectives together.
 
-    Made by :func:`multiring.init`, :meth:`from_mpi`, :meth:`split` or :meth:`dup`. Every rank must make the same collective
-    calls in the same order. Calls of several threads run one after the other; separate communicators are independent.
+    Made by :func:`multiring.init`, :meth:`from_mpi`, :meth:`split` or :meth:`dup`. Every rank must make the same
+    collective calls in the same order. Calls of several threads run one after the other; separate communicators are
+    independent.
 
     Parameters
     ----------
@@ -62,6 +44,7 @@ class Communicator(Reducing, Moving, Transferring):
         engine = Engine(executor)
         self._engine = engine
         self._buckets = BucketStore(executor)
+        self._warm = Warm(engine)
         self._hot = {}
         self._hot_dtypes = []
         self._raw = Raw(engine)
@@ -83,7 +66,7 @@ class Communicator(Reducing, Moving, Transferring):
 
     @property
     def rank(self) -> int:
-        """This process's number."""
+        """Number of this process."""
         return self._engine.executor.rank
 
     @property
@@ -93,7 +76,7 @@ class Communicator(Reducing, Moving, Transferring):
 
     @property
     def local_rank(self) -> int:
-        """This process's number among the ranks of its node."""
+        """Number of this process among the ranks of its node."""
         return self._engine.executor.local_rank
 
     @property
@@ -103,7 +86,7 @@ class Communicator(Reducing, Moving, Transferring):
 
     @property
     def node(self) -> int:
-        """This node's number."""
+        """Number of this node."""
         return self._engine.executor.node
 
     @property
@@ -173,43 +156,11 @@ class Communicator(Reducing, Moving, Transferring):
         if view.contiguous and self._engine.executor.is_symmetric(view.address, view.nbytes):
             return x
         raise ArgumentError(
-            f"register: got an array of {view.nbytes} bytes in this process's own memory, wanted symmetric memory: host memory cannot be "
-            f"made symmetric afterwards; use comm.empty({view.shape}, {view.dtype.name!r}) and copy into it, or pass x as it is (copied)"
+            f"register: got an array of {view.nbytes} bytes in this process's own memory, wanted symmetric memory: "
+            f"host memory cannot be made symmetric afterwards; use comm.empty({view.shape}, {view.dtype.name!r}) "
+            "and copy into it, or "
+            "pass x as it is (copied)"
         )
-
-    def prepare(self, collective: str, *args: Any, **options: Any) -> PreparedCall:
-        """Check and bind a call once, to call it often: the lowest latency.
-
-        Parameters
-        ----------
-        collective : str
-            The name of a method: ``"all_reduce"``, ``"all_reduce_many"``, ``"send_recv"``, ``"barrier"``, ...
-        *args, **options
-            Its arguments, but ``async_op``. Counts must be given in full.
-
-        Returns
-        -------
-        callable
-            Without arguments; returns the output array. It keeps its arrays alive, and packs and writes back at every call where
-            a layout needs that. Preparing is local; calling is a collective.
-        """
-        self._engine.require_open()
-        if options.get("async_op"):
-            raise ArgumentError(f"prepare: got async_op for {collective!r}, wanted a synchronous call; call the method for a Work")
-        executor = self._engine.executor
-        if collective == "barrier":
-            check_names("barrier", options, frozenset(("timeout",)))
-            invocation = executor.prepare(Request("barrier", DTYPES["uint8"]), 0)
-            limit_s = timeout_of("barrier", options.get("timeout"))
-            return prepared(self._engine, CollectiveAction("barrier", None, (), invocation, limit_s))
-        if collective == "all_reduce_many":
-            return prepared(self._engine, self._buckets.build(*args, options))
-        builder = _BUILDERS.get(collective)
-        if builder is None:
-            names = ", ".join([*_BUILDERS, "all_reduce_many", "barrier"])
-            raise ArgumentError(f"prepare: got {collective!r}, wanted one of {names}")
-        action: Action = builder(executor, *args, **options)
-        return prepared(self._engine, action)
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """Return the communicator of the ranks that gave the same color; all ranks must call.
@@ -245,39 +196,6 @@ class Communicator(Reducing, Moving, Transferring):
             raise CommunicatorClosed(f"dup: rank {self.rank} of {self.size} got no communicator")
         return twin
 
-    def explain(
-        self, collective: str, nbytes: int | None = None, dtype: Any = "float32", *, count: int | None = None, root: int = 0, **options: Any
-    ) -> str:
-        """Return the plan of a call as text: the steps, the reason for the choice, and the alternatives.
-
-        Parameters
-        ----------
-        collective : str
-        nbytes : int, optional
-            Bytes of the whole array; or give ``count``.
-        dtype : dtype
-        count : int, optional
-            Elements of the whole array.
-        root : int
-        **options
-            ``op``, ``wire``, ``accumulate``, ``algorithm``, ``order``, ``schedule``, as for the call.
-        """
-        self._engine.require_open()
-        pattern = COLLECTIVES.get(collective)
-        if pattern is None:
-            raise ArgumentError(f"explain: got {collective!r}, wanted one of {', '.join(COLLECTIVES)}")
-        executor, element = self._engine.executor, dtype_of(dtype)
-        if (nbytes is None) == (count is None) and collective != "barrier":
-            raise ArgumentError(f"explain: got nbytes={nbytes} and count={count}, wanted one of them")
-        elements = index_of("explain", "nbytes", nbytes or 0) // element.itemsize if count is None else index_of("explain", "count", count)
-        if elements < 0:
-            raise ArgumentError(f"explain: got {elements} elements, wanted 0 or more")
-        place = root_of(executor, "explain", root)
-        return executor.describe(
-            request_of(executor, collective, element, options, reduces=pattern.reduces, root=place),  # type: ignore[arg-type]
-            elements,
-        )
-
     def check(self) -> None:
         """Raise what has gone wrong so far, if anything: a peer's end, an abort, an error of an asynchronous device."""
         self._engine.require_open()
@@ -304,7 +222,9 @@ class Communicator(Reducing, Moving, Transferring):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if kind is not None and issubclass(kind, (Exception, KeyboardInterrupt)):
             # The others must not wait for a rank that will not come.
             self.abort(f"rank {self.rank} left with {kind.__name__}: {error}")
@@ -313,5 +233,3 @@ class Communicator(Reducing, Moving, Transferring):
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
         return f"Communicator(rank={self.rank}, size={self.size}, device={self.device!r}{state})"
-
-

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import NDArray
 
 from multiring.collectives.request import Request
@@ -27,27 +25,65 @@ class Invocation(Protocol):
 class Executor(Protocol):
     """One rank's end of a communicator: plans and drivers."""
 
-    rank: int
-    size: int
-    closed: bool
-    local_rank: int
-    local_size: int
-    node: int
-    n_nodes: int
-    device: str
-    topology: Any
+    @property
+    def rank(self) -> int:
+        """Number of this process."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        ...
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed, by an error too."""
+        ...
+
+    @property
+    def local_rank(self) -> int:
+        """Number of this process among those of its node."""
+        ...
+
+    @property
+    def local_size(self) -> int:
+        """Ranks on this node."""
+        ...
+
+    @property
+    def node(self) -> int:
+        """Number of this node."""
+        ...
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """``"host"`` or ``"cuda"``."""
+        ...
+
+    @property
+    def topology(self) -> Any:
+        """What connects the ranks."""
+        ...
 
     def prepare(self, request: Request, count: int, counts: tuple[int, ...] | None = None) -> Invocation:
         """Return the (cached) invocation of a request for ``count`` elements."""
+        ...
 
     def refuse(self) -> None:
         """Publish this rank's next collective as refused."""
 
     def empty(self, shape: tuple[int, ...], dtype: DType) -> NDArray[Any]:
         """Return an array in symmetric memory."""
+        ...
 
     def is_symmetric(self, address: int, nbytes: int) -> bool:
         """Return whether memory is symmetric."""
+        ...
 
     def send(self, address: int, count: int, dtype: DType, peer: int, timeout_s: float | None) -> None:
         """Send to a peer."""
@@ -60,9 +96,11 @@ class Executor(Protocol):
 
     def split(self, color: int | None, key: int) -> Executor | None:
         """Return the executor of the ranks with this color, in order of (key, rank)."""
+        ...
 
     def describe(self, request: Request, count: int) -> str:
         """Return the plan as text."""
+        ...
 
     def check(self) -> None:
         """Raise what has gone wrong so far."""
@@ -72,6 +110,3 @@ class Executor(Protocol):
 
     def close(self) -> None:
         """Leave."""
-
-
-Shape = int | Sequence[int] | np.integer[Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from multiring.collectives.communicator.action import Action, FunctionAction
 from multiring.collectives.communicator.contract import Executor
@@ -13,10 +13,25 @@ from multiring.collectives.communicator.gate import Gate
 from multiring.collectives.communicator.work import Queue
 from multiring.errors import CommunicatorClosed, MultiringError
 
-if TYPE_CHECKING:
-    from multiring.collectives.communicator.group import Group
+__all__ = ["Engine", "OpenGroup"]
 
-__all__ = ["Engine"]
+
+class OpenGroup(Protocol):
+    """What a group is to the engine.
+
+    Attributes
+    ----------
+    thread : int
+        The thread whose calls it collects.
+    refused : bool
+        Whether one of them was refused.
+    """
+
+    thread: int
+    refused: bool
+
+    def add(self, action: Action, async_op: bool) -> Any:
+        """Collect one call."""
 
 
 class Engine:
@@ -29,7 +44,7 @@ class Engine:
         Owned by whoever may call the executor.
     queue : Queue
         Of asynchronous calls.
-    group : Group or None
+    group : OpenGroup or None
         The open group, and its thread.
     closed : bool
         Whether :meth:`close` was called.
@@ -39,10 +54,10 @@ class Engine:
         self.executor = executor
         self.gate = Gate()
         self.queue = Queue(self.gate)
-        self.group: Group | None = None
+        self.group: OpenGroup | None = None
         self.closed = False
 
-    def own_group(self) -> Group | None:
+    def own_group(self) -> OpenGroup | None:
         """Return the group that this thread has open."""
         group = self.group
         return group if group is not None and group.thread == threading.get_ident() else None

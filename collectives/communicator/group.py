@@ -7,19 +7,20 @@ from types import TracebackType
 from typing import Any
 
 from multiring.collectives.communicator.action import Action, TransferAction
-from multiring.collectives.communicator.engine import Engine
-from multiring.collectives.communicator.work import Work
+from multiring.collectives.communicator.engine import Engine, OpenGroup
+from multiring.collectives.communicator.work import Task
 from multiring.errors import ArgumentError, MultiringError
 
 __all__ = ["Group"]
 
 
 class Group:
-    """Collects the calls of one thread between ``with comm.group():`` and the end of the block, and launches them there.
+    """Collects the calls of one thread between ``with comm.group():`` and the end of the block, and launches them
+    there.
 
-    All sends and receives of the group progress together, first; then the collectives run in their order. So the calls of one
-    group must not depend on each other's results. Arrays are returned at once and hold their results after the block. If the
-    block raises, nothing is launched.
+    All sends and receives of the group progress together, first; then the collectives run in their order. So the calls
+    of one group must not depend on each other's results. Arrays are returned at once and hold their results after the
+    block. If the block raises, nothing is launched.
 
     Groups may be nested: the inner one's calls are launched with the outer one.
     """
@@ -28,8 +29,8 @@ class Group:
         self.thread = 0
         self.refused = False
         self._engine = engine
-        self._actions: list[tuple[Action, Work | None]] = []
-        self._outer: Group | None = None
+        self._actions: list[tuple[Action, Task | None]] = []
+        self._outer: OpenGroup | None = None
 
     def __enter__(self) -> Group:
         if self.thread:
@@ -42,7 +43,9 @@ class Group:
             self._engine.group = self
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         if self._outer is not None:
             return
         engine = self._engine
@@ -59,17 +62,19 @@ class Group:
             actions, self._actions = self._actions, []
             engine.gate.release()
             for _, work in actions:
-                if work is not None and not work._finished:
-                    work._finish(error or ArgumentError("group: the group was not launched"))
+                if work is not None and not work.finished:
+                    work.finish(error or ArgumentError("group: the group was not launched"))
 
     def add(self, action: Action, async_op: bool) -> Any:
         """Collect one call."""
-        work = Work(action, self._not_yet) if async_op else None
+        work = Task(action, self._not_yet) if async_op else None
         self._actions.append((action, work))
         return work if work is not None else action.result
 
     def _not_yet(self) -> None:
-        raise ArgumentError("work: waited for inside its group, wanted after it; the group's calls are launched at its end")
+        raise ArgumentError(
+            "work: waited for inside its group, wanted after it; the group's calls are launched at its end"
+        )
 
     def _collective(self) -> bool:
         return self.refused or any(not isinstance(action, TransferAction) for action, _ in self._actions)
@@ -84,16 +89,16 @@ class Group:
                 TransferAction.joined([a for a, _ in transfers]).run()
             for _, work in transfers:
                 if work is not None:
-                    work._finish()
+                    work.finish()
             for action, work in others:
                 action.run()
                 if work is not None:
-                    work._finish()
+                    work.finish()
         except BaseException as error:
             failure = error
             raise
         finally:
             if failure is not None:
                 for _, work in self._actions:
-                    if work is not None and not work._finished:
-                        work._finish(failure)
+                    if work is not None and not work.finished:
+                        work.finish(failure)

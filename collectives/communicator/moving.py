@@ -42,7 +42,9 @@ class Moving(Base):
         array or Work
             The array that holds the result.
         """
-        return self._collective(build.broadcast, x, root, out, **options)
+        if out is not None:
+            return self._collective(build.broadcast, x, root, out, **options)
+        return self._pair(build.broadcast, "broadcast", x, None, options, root=root)
 
     def all_gather(self, x: Any, out: Any = None, **options: Unpack[MoveOptions]) -> Any:
         """Gather every rank's array on every rank, in order of rank along axis 0.
@@ -50,10 +52,12 @@ class Moving(Base):
         Parameters
         ----------
         x : array
-            Of the same number of elements on every rank; or uneven shares of ``out``, cut as ``numpy.array_split`` does.
+            Of the same number of elements on every rank; or uneven shares of ``out``, cut as ``numpy.array_split``
+            does.
         out : array, optional
-            Any shape of the right number of elements, filled in C order; ``x`` may lie at its own place in it (NCCL's in place).
-            None: a new C-ordered array of shape ``(size * x.shape[0], ...)``, in symmetric memory if ``x`` is.
+            Any shape of the right number of elements, filled in C order; ``x`` may lie at its own place in it (NCCL's
+            in place). None: a new C-ordered array of shape ``(size * x.shape[0], ...)``, in symmetric memory if ``x``
+            is.
         **options
             As for :meth:`broadcast`.
 
@@ -61,7 +65,7 @@ class Moving(Base):
         -------
         array or Work
         """
-        return self._collective(build.all_gather, x, out, **options)
+        return self._pair(build.all_gather, "all_gather", x, out, options)
 
     def all_gather_v(self, x: Any, counts: Any = None, out: Any = None, **options: Unpack[MoveOptions]) -> Any:
         """Gather arrays of different lengths on every rank.
@@ -70,11 +74,11 @@ class Moving(Base):
         ----------
         x : array
         counts : sequence of int, optional
-            Elements of each rank's array, the same on every rank. None, on every rank: the ranks tell each other first, which
-            is one more small all_gather, done before this method returns also with ``async_op``.
+            Elements of each rank's array, the same on every rank. None, on every rank: the ranks tell each other first,
+            which is one more small all_gather, done before this method returns also with ``async_op``.
         out : array, optional
-            Of ``sum(counts)`` elements. None: a new array, in rows like those of ``x``: first extents 1, 0, 3, 2 of ``(n, 3, 2)``
-            give ``(6, 3, 2)``.
+            Of ``sum(counts)`` elements. None: a new array, in rows like those of ``x``: first extents 1, 0, 3, 2 of
+            ``(n, 3, 2)`` give ``(6, 3, 2)``.
         **options
             As for :meth:`broadcast`.
 
@@ -104,7 +108,7 @@ class Moving(Base):
         array or Work
             Block i came from rank i.
         """
-        return self._collective(build.all_to_all, x, out, **options)
+        return self._pair(build.all_to_all, "all_to_all", x, out, options)
 
     def all_to_all_v(
         self, x: Any, send_counts: Any, recv_counts: Any = None, out: Any = None, **options: Unpack[MoveOptions]
@@ -116,8 +120,8 @@ class Moving(Base):
         x : array
             The blocks for rank 0, 1, ..., without gaps.
         send_counts : sequence of int, or of sequences
-            Elements for each rank; the ranks tell each other theirs first, as for :meth:`all_gather_v`. Or, on every rank, the
-            whole table ``[source][destination]``, and nothing needs to be told.
+            Elements for each rank; the ranks tell each other theirs first, as for :meth:`all_gather_v`. Or, on every
+            rank, the whole table ``[source][destination]``, and nothing needs to be told.
         recv_counts : sequence of int, optional
             Elements from each rank; refused if they are not what the others send.
         out : array, optional
@@ -139,7 +143,8 @@ class Moving(Base):
                 table = counts_of(name, "send_counts", send_counts, size)
                 if sum(table) != view.size:
                     raise ArgumentError(
-                        f"{name}: x: got {view.size} elements (shape {view.shape}), wanted {sum(table)}, the sum of send_counts {table}"
+                        f"{name}: x: got {view.size} elements (shape {view.shape}), wanted {sum(table)}, the sum of "
+                        f"send_counts {table}"
                     )
             return _holding(table)
 
@@ -172,7 +177,7 @@ class Moving(Base):
         array, None or Work
             The result on the root, None elsewhere.
         """
-        return self._collective(build.gather, x, out, root, count, **options)
+        return self._pair(build.gather, "gather", x, out, options, root=root, count=count)
 
     def scatter(
         self, x: Any, out: Any = None, root: int = 0, count: int | None = None, **options: Unpack[MoveOptions]
@@ -196,7 +201,7 @@ class Moving(Base):
         -------
         array or Work
         """
-        return self._collective(build.scatter, x, out, root, count, **options)
+        return self._pair(build.scatter, "scatter", x, out, options, root=root, count=count)
 
     def barrier(self, *, timeout: float | None = None, async_op: bool = False) -> Any:
         """Wait until every rank has come here.
@@ -211,7 +216,9 @@ class Moving(Base):
 
         def built(executor: Executor, **options: Any) -> Action:
             limit_s = timeout_of("barrier", timeout)
-            return CollectiveAction("barrier", None, (), executor.prepare(Request("barrier", DTYPES["uint8"]), 0), limit_s)
+            return CollectiveAction(
+                "barrier", None, (), executor.prepare(Request("barrier", DTYPES["uint8"]), 0), limit_s
+            )
 
         return self._collective(built, async_op=async_op)
 
@@ -221,7 +228,8 @@ class Moving(Base):
         if engine.own_group() is not None:
             engine.refuse()
             raise ArgumentError(
-                f"{name}: got no counts of the other ranks inside a group, wanted all of them: the ranks cannot tell each other "
+                f"{name}: got no counts of the other ranks inside a group, wanted all of them: the ranks cannot "
+                "tell each other "
                 f"before the group's end"
             )
         sent = np.array(mine, np.int64)

@@ -35,8 +35,8 @@ class MoveOptions(PeerOptions, total=False):
     schedule: Schedule | None
     """A schedule of your own, in place of an algorithm."""
     check: bool | None
-    """True: ask the device for errors after the call, which matters where calls are asynchronous by themselves (CUDA). The ranks'
-    calls are compared always."""
+    """True: ask the device for errors after the call, which matters where calls are asynchronous by themselves (CUDA).
+    The ranks' calls are compared always."""
 
 
 class ReduceOptions(MoveOptions, total=False):
@@ -115,7 +115,8 @@ def _float_type(collective: str, name: str, value: Any, dtype: DType) -> DType |
         return None if name == "wire" else wanted
     if wanted.kind != "float" or dtype.kind != "float":
         raise ArgumentTypeError(
-            f"{collective}: {name}: got {wanted.name} for an array of {dtype.name}, wanted two floating-point types, or leave it out"
+            f"{collective}: {name}: got {wanted.name} for an array of {dtype.name}, wanted two floating-point "
+            "types, or leave it out"
         )
     return wanted
 

@@ -37,15 +37,14 @@ def prepared(engine: Engine, action: Action) -> PreparedCall:
     -----
     A closure is called in 55 ns, an object with ``__call__`` in 85.
     """
-    call = _quick(engine, action) if type(action) is CollectiveAction and not (action.before or action.after) else None
-    if call is None:
 
-        def call() -> Any:
-            return engine.launch(action)
+    def launch() -> Any:
+        return engine.launch(action)
 
-    finished = cast(PreparedCall, call)
-    finished.name, finished.action, finished.result = action.name, action, action.result
-    return finished
+    quick = isinstance(action, CollectiveAction) and not (action.before or action.after)
+    call = cast(PreparedCall, _quick(engine, cast(CollectiveAction, action)) if quick else launch)
+    call.name, call.action, call.result = action.name, action, action.result
+    return call
 
 
 def _quick(engine: Engine, action: CollectiveAction) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from typing import Any, cast
 
 from multiring.collectives.communicator.action import CollectiveAction, TransferAction
 from multiring.collectives.communicator.engine import Engine
@@ -34,8 +34,8 @@ ERROR_CODES: dict[type[BaseException], int] = {
     PeerLostError: 6,
     CollectiveTimeout: 6,
 }
-"""What C callers get, like NCCL's ``ncclResult_t``: 0 done, 2 out of memory, 3 anything else, 4 bad argument, 5 invalid use, 6 a
-peer is lost or late."""
+"""What C callers get, like NCCL's ``ncclResult_t``: 0 done, 2 out of memory, 3 anything else, 4 bad argument, 5 invalid
+use, 6 a peer is lost or late."""
 
 _DTYPES = {d.code: d for d in DTYPES.values()}
 _OPERATIONS = {o.code: o for o in OPERATIONS.values()}
@@ -55,11 +55,11 @@ _SHAPES = {
 class Raw:
     """Every collective on plain addresses.
 
-    Addresses are those of C-contiguous, aligned host memory that the caller keeps alive; they are not checked. ``send_ptr ==
-    recv_ptr`` and NCCL's positions are in place. Counts are NCCL's: elements of the array for all_reduce, reduce and broadcast;
-    elements of one rank's share for all others. ``dtype`` and ``op`` are codes (NCCL's, see
-    :data:`multiring.kernels.dtypes.DTYPES` and :data:`multiring.kernels.operations.OPERATIONS`) or names. ``stream`` is 0 on the
-    host.
+    Addresses are those of C-contiguous, aligned host memory that the caller keeps alive; they are not checked.
+    ``send_ptr == recv_ptr`` and NCCL's positions are in place. Counts are NCCL's: elements of the array for all_reduce,
+    reduce and broadcast; elements of one rank's share for all others. ``dtype`` and ``op`` are codes (NCCL's, see
+    :data:`multiring.kernels.dtypes.DTYPES` and :data:`multiring.kernels.operations.OPERATIONS`) or names. ``stream`` is
+    0 on the host.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -68,7 +68,9 @@ class Raw:
         self._pointers: dict[str, Any] = {}
         self._last_error = ""
 
-    def all_reduce(self, send_ptr: int, recv_ptr: int, count: int, dtype: Any, op: Any = "sum", stream: int = 0) -> None:
+    def all_reduce(
+        self, send_ptr: int, recv_ptr: int, count: int, dtype: Any, op: Any = "sum", stream: int = 0
+    ) -> None:
         """Reduce ``count`` elements of every rank to every rank."""
         self._call("all_reduce", send_ptr, recv_ptr, count, dtype, op, 0, stream)
 
@@ -133,10 +135,10 @@ class Raw:
         Returns
         -------
         int
-            Of ``int f(const void *send, void *recv, size_t count, int dtype[, int op][, int root], void *stream)``: NCCL's
-            argument order without the communicator, ``op`` for collectives that reduce, ``root`` for those that have one. It
-            returns 0, or a code of :data:`ERROR_CODES` with the text in :meth:`last_error`. Valid as long as the communicator
-            object lives; takes the interpreter's lock, so that any thread may call it.
+            Of ``int f(const void *send, void *recv, size_t count, int dtype[, int op][, int root], void *stream)``:
+            NCCL's argument order without the communicator, ``op`` for collectives that reduce, ``root`` for those that
+            have one. It returns 0, or a code of :data:`ERROR_CODES` with the text in :meth:`last_error`. Valid as long
+            as the communicator object lives; takes the interpreter's lock, so that any thread may call it.
 
         Raises
         ------
@@ -157,7 +159,14 @@ class Raw:
                     return next((code for kind, code in ERROR_CODES.items() if isinstance(error, kind)), 3)
                 return 0
 
-            kinds = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, *[ctypes.c_int] * extra, ctypes.c_void_p]
+            kinds = [
+                ctypes.c_void_p,
+                ctypes.c_void_p,
+                ctypes.c_size_t,
+                ctypes.c_int,
+                *[ctypes.c_int] * extra,
+                ctypes.c_void_p,
+            ]
             pointer = ctypes.CFUNCTYPE(ctypes.c_int, *kinds)(call)
             self._pointers[collective] = pointer
         return ctypes.cast(pointer, ctypes.c_void_p).value or 0
@@ -225,15 +234,19 @@ def _dtype(value: Any) -> DType:
     if isinstance(value, int) and not isinstance(value, bool):
         found = _DTYPES.get(value)
         if found is None:
-            raise ArgumentError(f"dtype: got code {value}, wanted one of {', '.join(f'{d.code} ({d.name})' for d in DTYPES.values())}")
+            raise ArgumentError(
+                f"dtype: got code {value}, wanted one of {', '.join(f'{d.code} ({d.name})' for d in DTYPES.values())}"
+            )
         return found
     return dtype_of(value)
 
 
-def _operation(value: str | Reduction | int) -> Reduction:
+def _operation(value: Any) -> Reduction:
     if isinstance(value, int) and not isinstance(value, bool):
         found = _OPERATIONS.get(value)
         if found is None:
-            raise ArgumentError(f"op: got code {value}, wanted one of {', '.join(f'{o.code} ({o.name})' for o in OPERATIONS.values())}")
+            raise ArgumentError(
+                f"op: got code {value}, wanted one of {', '.join(f'{o.code} ({o.name})' for o in OPERATIONS.values())}"
+            )
         return found
-    return operation_of(value)
+    return operation_of(cast(Any, value))

@@ -11,6 +11,7 @@ from multiring.errors import ArgumentError
 __all__ = ["DEVICES", "start_executor"]
 
 DEVICES = ("auto", "host", "cuda")
+DEFAULT_TIMEOUT_S = 300.0
 
 
 def start_executor(device: str, timeout: float, mpi_comm: Any = None) -> Executor:
@@ -27,7 +28,7 @@ def start_executor(device: str, timeout: float, mpi_comm: Any = None) -> Executo
     """
     if device not in DEVICES:
         raise ArgumentError(f"device: got {device!r}, wanted one of {', '.join(map(repr, DEVICES))}")
-    limit_s = timeout_of("init", timeout)
+    limit_s = timeout_of("init", timeout) or DEFAULT_TIMEOUT_S
     from multiring.collectives import initialise
 
     if mpi_comm is None:

@@ -24,8 +24,8 @@ class Transferring(Base):
         peer : int
             The rank that receives it, with an array of the same number of elements and dtype.
         **options
-            ``timeout``, ``async_op``. Asynchronous sends and receives start together, when the first of them is waited for or
-            asked, or another call is made.
+            ``timeout``, ``async_op``. Asynchronous sends and receives start together, when the first of them is waited
+            for or asked, or another call is made.
 
         Returns
         -------
@@ -83,8 +83,8 @@ class Transferring(Base):
     def group(self) -> Group:
         """Return a context that launches several calls as one.
 
-        ``with comm.group():`` collects this thread's calls and launches them at the end of the block: sends and receives
-        together, then collectives in their order. The calls must not depend on each other's results.
+        ``with comm.group():`` collects this thread's calls and launches them at the end of the block: sends and
+        receives together, then collectives in their order. The calls must not depend on each other's results.
         """
         return Group(self._engine)
 

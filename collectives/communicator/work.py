@@ -11,7 +11,7 @@ from multiring.collectives.communicator.action import Action, TransferAction
 from multiring.collectives.communicator.gate import Gate
 from multiring.errors import CollectiveTimeout
 
-__all__ = ["Queue", "Work"]
+__all__ = ["Queue", "Task", "Work"]
 
 
 class Work:
@@ -57,7 +57,8 @@ class Work:
                 self._start()
             if not self._done.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
                 raise CollectiveTimeout(
-                    f"{self._name}: not done after waiting {timeout} s, and still running; wait again, or abort the communicator"
+                    f"{self._name}: not done after waiting {timeout} s, and still running; "
+                    f"wait again, or abort the communicator"
                 )
             self._done.release()
         if self._error is not None:
@@ -78,21 +79,35 @@ class Work:
         state = "running" if not self._finished else "failed" if self._error is not None else "done"
         return f"Work({self._name}, {state})"
 
-    def _run(self) -> BaseException | None:
-        """Run the call and remember how it went; :meth:`_finish` tells."""
-        action = self._action
-        if action is not None:
-            try:
-                action.run()
-                self._result = action.result
-            except BaseException as error:
-                self._error = error
-        return self._error
 
-    def _finish(self, error: BaseException | None = None) -> None:
-        if error is not None:
-            self._error = error
-        elif self._error is None and self._action is not None:
+class Task(Work):
+    """A work as those see it who do it."""
+
+    __slots__ = ()
+
+    @property
+    def finished(self) -> bool:
+        """Whether :meth:`finish` was called."""
+        return self._finished
+
+    @property
+    def action(self) -> Action | None:
+        """The call; None once it is done."""
+        return self._action
+
+    def run(self) -> BaseException | None:
+        """Run the call, and return what it raised."""
+        if self._action is not None:
+            try:
+                self._action.run()
+            except BaseException as error:
+                return error
+        return None
+
+    def finish(self, error: BaseException | None = None) -> None:
+        """Tell those who wait how the call went, and let go of its arrays."""
+        self._error = error
+        if error is None and self._action is not None:
             self._result = self._action.result
         self._action = self._start = None
         self._finished = True
@@ -102,34 +117,34 @@ class Work:
 class Queue:
     """Runs actions in the order of their submission, in one thread that is started for the first.
 
-    Sends and receives wait until something else is submitted or one of them is waited for, and then progress together: a
-    receive that is submitted before a send cannot block it.
+    Sends and receives wait until something else is submitted or one of them is waited for, and then progress together:
+    a receive that is submitted before a send cannot block it.
 
     Notes
     -----
-    The queue owns the communicator's gate from the first submission until it is empty, so that a later call of the same thread
-    cannot overtake.
+    The queue owns the communicator's gate from the first submission until it is empty, so that a later call of the same
+    thread cannot overtake.
     """
 
     def __init__(self, gate: Gate) -> None:
         self.pending = 0
         self._gate = gate
         self._mutex = threading.Lock()
-        self._batch: list[Work] = []
-        self._inbox: queue.SimpleQueue[list[Work] | None] = queue.SimpleQueue()
+        self._batch: list[Task] = []
+        self._inbox: queue.SimpleQueue[list[Task] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def submit(self, action: Action, *, now: bool = False) -> Work:
+    def submit(self, action: Action, *, now: bool = False) -> Task:
         """Append an action; sends and receives too are started at once if ``now``."""
         with self._mutex:
             if self.pending == 0:
                 self._gate.acquire()
             self.pending += 1
             if isinstance(action, TransferAction) and not now:
-                work = Work(action, self.start)
+                work = Task(action, self.start)
                 self._batch.append(work)
                 return work
-            work = Work(action)
+            work = Task(action)
             self._start_batch()
             self._put([work])
         return work
@@ -149,14 +164,14 @@ class Queue:
             batch, self._batch = self._batch, []
             self._put(batch)
 
-    def _put(self, works: list[Work]) -> None:
+    def _put(self, works: list[Task]) -> None:
         if self._thread is None:
             self._thread = threading.Thread(target=self._loop, name="multiring async", daemon=True)
             self._thread.start()
         self._inbox.put(works)
 
     def _loop(self) -> None:
-        work: Work | None
+        work: Task | None
         while (works := self._inbox.get()) is not None:
             error = self._run(works)
             with self._mutex:
@@ -164,15 +179,15 @@ class Queue:
                 if self.pending == 0:
                     self._gate.release()
             for work in works:
-                work._finish(error)
+                work.finish(error)
             works, work, error = [], None, None  # an idle thread keeps no array alive
 
     @staticmethod
-    def _run(works: list[Work]) -> BaseException | None:
+    def _run(works: list[Task]) -> BaseException | None:
         if len(works) == 1:
-            return works[0]._run()
+            return works[0].run()
         try:
-            TransferAction.joined([w._action for w in works if isinstance(w._action, TransferAction)]).run()
+            TransferAction.joined([w.action for w in works if isinstance(w.action, TransferAction)]).run()
         except BaseException as error:
             return error
         return None

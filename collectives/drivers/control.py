@@ -224,6 +224,11 @@ class Context:
             self.words[field] = value
 
     @property
+    def memory(self) -> list[NDArray[np.int64]]:
+        """The private arrays that the record consists of."""
+        return [self.words, self._peers, self._descriptors, self._timespec]
+
+    @property
     def epoch(self) -> int:
         """Calls so far."""
         return int(self.words[CONTEXT_EPOCH])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.schedule import Schedule, Step
 from multiring.errors import ScheduleError
 
-__all__ = ["PIECE", "merge", "on", "then"]
+__all__ = ["PIECE", "backwards", "from_root", "merge", "on", "then", "tile"]
 
 PIECE = Collective("barrier")
 """What a part of a larger schedule promises by itself: nothing before it, nothing after it."""
@@ -141,6 +142,97 @@ def on(
             )
         )
     return Schedule(PIECE, n_ranks, n_chunks, tuple(steps), schedule.algorithm)
+
+
+def tile(
+    schedule: Schedule,
+    ranks: NDArray[np.integer],
+    chunks: NDArray[np.integer],
+    n_ranks: int,
+    n_chunks: int,
+) -> Schedule:
+    """Place a schedule on many sets of ranks at once: :func:`on` for each, and :func:`merge`, as one array operation.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The small one.
+    ranks : ndarray of int, shape (sets, schedule.n_ranks)
+        The ranks of each set, as in :func:`on`; sets do not overlap.
+    chunks : ndarray of int, shape (sets, schedule.n_chunks, any)
+        The chunks of each set, as in :func:`on`.
+    n_ranks, n_chunks : int
+        Of the larger one.
+
+    Raises
+    ------
+    ScheduleError
+        If the shapes do not fit, or a rank is in two sets.
+    """
+    fits = ranks.shape[1:] == (schedule.n_ranks,) and chunks.shape[:2] == (len(ranks), schedule.n_chunks)
+    if not fits or np.unique(ranks).size != ranks.size:
+        raise ScheduleError(
+            f"tile: got ranks of shape {ranks.shape} and chunks of shape {chunks.shape} for {schedule.n_ranks} ranks "
+            f"and {schedule.n_chunks} chunks of {schedule.algorithm}, wanted (sets, ranks) and (sets, chunks, any), "
+            "and each rank in one set"
+        )
+    steps = []
+    for step in schedule.steps:
+        moved = chunks[:, step.chunk]
+        src, dst = (np.broadcast_to(ranks[:, end, None], moved.shape) for end in (step.src, step.dst))
+        steps.append(Step(src, dst, moved, np.broadcast_to(step.reduce[None, :, None], moved.shape).reshape(-1)))
+    return Schedule(PIECE, n_ranks, n_chunks, tuple(steps), schedule.algorithm)
+
+
+def backwards(schedule: Schedule, collective: Collective, algorithm: str | None = None) -> Schedule:
+    """Run a schedule of copies backwards, every arrow turned round.
+
+    A broadcast backwards is a reduce, an all_gather backwards a reduce_scatter (each copy becomes a reduce), and a
+    scatter backwards a gather (copies stay).
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Only copies, and each slot written at most once, by ranks that do not yet hold it.
+    collective : Collective
+        What the result promises.
+    algorithm : str, optional
+        Its name; the same otherwise.
+
+    Raises
+    ------
+    ScheduleError
+        If the schedule reduces.
+
+    Notes
+    -----
+    The copies of one chunk form a tree. Backwards, each rank hears from all its children before it speaks to its
+    parent, since it had the chunk before it gave it to them.
+    """
+    if any(step.reduce.any() for step in schedule.steps):
+        raise ScheduleError(f"backwards: {schedule.algorithm} {schedule.collective.name} reduces, wanted only copies")
+    steps = [Step(step.dst, step.src, step.chunk, collective.reduces) for step in reversed(schedule.steps)]
+    return Schedule(collective, schedule.n_ranks, schedule.n_chunks, tuple(steps), algorithm or schedule.algorithm)
+
+
+def from_root(schedule: Schedule, root: int) -> Schedule:
+    """Turn a rooted schedule for root 0 into the same one for another root, by counting ranks from there.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        A broadcast, reduce, scatter or gather for root 0.
+    root : int
+        The new root.
+    """
+    n_ranks, n_chunks = schedule.n_ranks, schedule.n_chunks
+    ranks = (np.arange(n_ranks) + root) % n_ranks
+    parts = schedule.collective.n_parts(n_ranks)
+    chunks = np.arange(n_chunks).reshape(parts, -1, 1)
+    if parts > 1:
+        chunks = chunks[ranks]
+    moved = on(schedule, ranks, chunks.reshape(-1, 1), n_ranks, n_chunks)
+    return replace(moved, collective=Collective(schedule.collective.name, root))
 
 
 def _common(name: str, schedules: tuple[Schedule, ...]) -> Schedule:

@@ -96,7 +96,8 @@ def geometry(
     elif "row" in (pattern.before, pattern.after):
         if count % n_ranks:
             raise ArgumentError(
-                f"{collective.name}: got {count} elements for {n_ranks} ranks, wanted a multiple; use {collective.name}_v"
+                f"{collective.name}: got {count} elements for {n_ranks} ranks, wanted a multiple;"
+                f" use {collective.name}_v"
             )
         parts = np.full(n_parts, count // n_ranks, dtype=np.int64)
     else:

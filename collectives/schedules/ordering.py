@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from multiring.collectives.schedules.schedule import Schedule
 from multiring.collectives.schedules.slots import group_by_slot
 
-__all__ = ["is_rank_ordered", "n_roundings"]
+__all__ = ["is_rank_ordered", "n_roundings", "same_on_every_rank"]
+
+Words = NDArray[np.uint64]
 
 
 def is_rank_ordered(schedule: Schedule) -> bool:
@@ -79,3 +82,57 @@ def n_roundings(schedule: Schedule) -> int:
     after = schedule.collective.after
     finals = [after(rank, schedule.n_ranks, n_chunks) + rank * n_chunks for rank in range(schedule.n_ranks)]
     return int(depth[np.concatenate(finals)].max(initial=0))
+
+
+def same_on_every_rank(schedule: Schedule) -> bool:
+    """Whether all ranks that get a sum get it from the same additions in the same order, and so the same bits.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        One that :func:`~multiring.collectives.schedules.verify.verify` accepts.
+
+    Notes
+    -----
+    Every value carries a 64-bit hash of the expression that made it. Two expressions that differ have equal hashes with
+    a probability of about 2^-64.
+    """
+    if not schedule.collective.reduces:
+        return True
+    n_ranks, n_chunks = schedule.n_ranks, schedule.n_chunks
+    value = np.repeat(_mixed(np.arange(1, n_ranks + 1, dtype=np.uint64)), n_chunks)
+    for step in schedule.steps:
+        if not len(step):
+            continue
+        copied = ~step.reduce
+        read = step.src.astype(np.int64) * n_chunks + step.chunk
+        written = step.dst.astype(np.int64) * n_chunks + step.chunk
+        moved = value[read[copied]]
+        slots = np.unique(written[step.reduce])
+        if slots.size:
+            # Each slot's summands, its own among them, in ascending rank; one more summand of every slot in each turn.
+            summand = np.concatenate((read[step.reduce], slots))
+            place = np.concatenate((step.src[step.reduce], (slots // n_chunks).astype(np.int32)))
+            target = np.concatenate((written[step.reduce], slots))
+            summand = summand[np.lexsort((place, target))]
+            count = np.unique(target, return_counts=True)[1]
+            start = np.cumsum(count) - count
+            total = value[summand[start]]
+            for turn in range(1, int(count.max())):
+                more = np.flatnonzero(count > turn)
+                total[more] = _mixed(_mixed(total[more]) + value[summand[start[more] + turn]])
+            value[slots] = total
+        value[written[copied]] = moved
+    promised = [schedule.collective.after(rank, n_ranks, n_chunks) for rank in range(n_ranks)]
+    first = np.zeros(n_chunks, dtype=np.uint64)
+    for rank in reversed(range(n_ranks)):
+        first[promised[rank]] = value[promised[rank] + rank * n_chunks]
+    return all(bool((value[chunks + rank * n_chunks] == first[chunks]).all()) for rank, chunks in enumerate(promised))
+
+
+def _mixed(words: Words) -> Words:
+    """Scramble 64-bit words, as splitmix64 does."""
+    words = words + np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return words ^ (words >> np.uint64(31))

@@ -65,7 +65,8 @@ _LATE = {
 def init(device: str = "auto", timeout: float = 300.0) -> Communicator:
     """Find the other ranks and return the communicator of all of them.
 
-    Under mpiexec or srun through MPI, under ``multiring launch`` or torchrun through their environment, else one rank alone.
+    Under mpiexec or srun through MPI, under ``multiring launch`` or torchrun through their environment, else one rank
+    alone.
 
     Parameters
     ----------

@@ -60,7 +60,10 @@ def background() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def test_ranks_are_told_who_they_are_under_one_token() -> None:
-    code = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('MULTIRING_')}))"
+    code = (
+        "import json, os\nnames = {k: v for k, v in os.environ.items() if k.startswith('MULTIRING_')}\n"
+        "os.write(1, json.dumps(names).encode() + b'\\n')"
+    )
     done = launched("-n", "3", *python(code))
     assert done.returncode == 0, done.stderr
     told = sorted((json.loads(line) for line in done.stdout.splitlines()), key=lambda names: names["MULTIRING_RANK"])
@@ -72,7 +75,7 @@ def test_ranks_are_told_who_they_are_under_one_token() -> None:
 def test_ranks_meet() -> None:
     code = (
         "import os; from multiring.collectives.bootstrap import connect\n"
-        "met = connect(os.environ, 60); print(met.all_gather(b'%d' % met.rank)); met.barrier()"
+        "met = connect(os.environ, 60); os.write(1, b'%r\\n' % met.all_gather(b'%d' % met.rank)); met.barrier()"
     )
     done = launched("-n", "3", *python(code))
     assert (done.returncode, done.stdout) == (0, "[b'0', b'1', b'2']\n" * 3), done.stderr
@@ -103,7 +106,7 @@ def test_ranks_are_bound(flag: str) -> None:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         pytest.skip("one core: nothing to divide")
-    code = "import os; print(os.environ['MULTIRING_RANK'], sorted(os.sched_getaffinity(0)))"
+    code = "import os; os.write(1, f\"{os.environ['MULTIRING_RANK']} {sorted(os.sched_getaffinity(0))}\\n\".encode())"
     done = launched("-n", "2", flag, *python(code))
     shares = core_shares(cores, 2) if flag == "--bind" else [cores, cores]
     assert shares
@@ -143,7 +146,7 @@ import os, signal, sys, time
 rank = os.environ["MULTIRING_RANK"]
 if rank == "2":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print(rank, os.getpid(), flush=True)
+os.write(1, b"%s %d\\n" % (rank.encode(), os.getpid()))
 if rank == "0":
     time.sleep(0.3)
     sys.exit(4)
@@ -165,9 +168,9 @@ def test_signals_reach_every_rank(
     code = f"""
 import os, signal, sys, time
 def handle(number, frame):
-    sys.stdout.write(f"rank {{os.environ['MULTIRING_RANK']}} got {{number}}\\n"); sys.stdout.flush(); os._exit(0)
+    os.write(1, f"rank {{os.environ['MULTIRING_RANK']}} got {{number}}\\n".encode()); os._exit(0)
 signal.signal({int(number)}, handle)
-sys.stdout.write("ready\\n"); sys.stdout.flush()
+os.write(1, b"ready\\n")
 time.sleep(600)
 """
     process = background("-n", "2", *python(code))
@@ -181,7 +184,10 @@ time.sleep(600)
 
 
 def test_a_second_interrupt_kills(background: Callable[..., subprocess.Popen[str]]) -> None:
-    code = "import signal, time; signal.signal(2, lambda *_: print('no', flush=True)); print('x', flush=True)\nwhile True: time.sleep(60)"
+    code = (
+        "import os, signal, time; signal.signal(2, lambda *_: os.write(1, b'no\\n')); os.write(1, b'x\\n')\n"
+        "while True: time.sleep(60)"
+    )
     process = background("-n", "1", *python(code))
     assert process.stdout
     for wanted in ("x\n", "no\n"):
@@ -200,7 +206,7 @@ def test_nothing_outlives_launch_whatever_ends_it(
 import os, signal, subprocess, sys, time
 signal.signal(signal.SIGINT, signal.SIG_DFL)
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-print(os.getpid(), child.pid, flush=True)
+os.write(1, b"%d %d\\n" % (os.getpid(), child.pid))
 time.sleep(600)
 """
     process = background("-n", "2", *python(code))
@@ -224,7 +230,7 @@ def test_nothing_is_left_in_shared_memory_and_a_second_run_works(
 ) -> None:
     code = (
         "import os, time; from multiring.collectives.bootstrap import connect\n"
-        "met = connect(os.environ, 60); print('met', flush=True); time.sleep(600)"
+        "met = connect(os.environ, 60); os.write(1, b'met\\n'); time.sleep(600)"
     )
     before = set(os.listdir("/dev/shm"))  # noqa: PTH208
     for _ in range(2):
@@ -240,7 +246,7 @@ def test_a_path_with_a_space(tmp_path: Path) -> None:
     folder = tmp_path / "a folder"
     folder.mkdir()
     program = folder / "my program.py"
-    program.write_text("import os, sys; print(sys.argv[1:], os.getcwd())")
+    program.write_text("import os, sys; os.write(1, f'{sys.argv[1:]} {os.getcwd()}\\n'.encode())")
     done = launched("-n", "2", "--", sys.executable, str(program), "-n", "an argument", cwd=folder)
     assert done.stdout == f"['-n', 'an argument'] {folder}\n" * 2
 

@@ -1,7 +1,7 @@
 """Ranks as threads of one process, over plain numpy: an executor for testing what lies above it.
 
-It is at least as strict as the real one: it reads through the addresses and counts that it is given (an address that cannot be read
-is an error), wants them aligned, compares the ranks' calls, and lets a send wait for its receive.
+It is at least as strict as the real one: it reads through the addresses and counts that it is given (an address that
+cannot be read is an error), wants them aligned, compares the ranks' calls, and lets a send wait for its receive.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -28,7 +28,8 @@ def read(address: int, count: int, dtype: DType) -> np.ndarray:
     nbytes = count * dtype.itemsize
     if count == 0:
         return np.empty(0, numpy_dtype(dtype))
-    assert address > 0 and address % min(dtype.itemsize, 8) == 0, f"address {address:#x} of {dtype.name}"
+    assert address > 0
+    assert address % min(dtype.itemsize, 8) == 0, f"address {address:#x} of {dtype.name}"
     data = b""
     while len(data) < nbytes:
         part = os.pread(_memory, nbytes - len(data), address + len(data))
@@ -61,10 +62,17 @@ def reduced(parts: list[np.ndarray], request: Request) -> np.ndarray:
     total = parts[0].astype(wide) * (operation.scale if operation.name == "premul_sum" else 1)
     total = total.astype(wide)
     functions: dict[str, Callable[[Any, Any], Any]] = {
-        "sum": np.add, "avg": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
-        "band": np.bitwise_and, "bor": np.bitwise_or, "bxor": np.bitwise_xor, "premul_sum": np.add,
+        "sum": np.add,
+        "avg": np.add,
+        "prod": np.multiply,
+        "max": np.maximum,
+        "min": np.minimum,
+        "band": np.bitwise_and,
+        "bor": np.bitwise_or,
+        "bxor": np.bitwise_xor,
+        "premul_sum": np.add,
     }
-    function = functions.get(operation.name) or np.vectorize(operation.function)
+    function = functions.get(operation.name) or np.vectorize(cast(Any, operation.function))
     for part in parts[1:]:
         value = part.astype(wide)
         if operation.name == "premul_sum":
@@ -121,7 +129,8 @@ class FakeInvocation:
                 assert count % size == 0
                 table = np.full((size, size), count // size)
             else:
-                assert len(counts) == size * size and sum(counts) == count
+                assert len(counts) == size * size
+                assert sum(counts) == count
                 table = np.array(counts).reshape(size, size)
             self.table = table
             self.n_in, self.n_out = int(table[rank].sum()), int(table[:, rank].sum())
@@ -131,9 +140,14 @@ class FakeInvocation:
             root = rank == request.root
             mine = shards[rank]
             self.n_in, self.n_out = {
-                "barrier": (0, 0), "all_reduce": (count, count), "reduce": (count, count if root else 0),
-                "broadcast": (count if root else 0, count), "reduce_scatter": (count, mine), "all_gather": (mine, count),
-                "gather": (mine, count if root else 0), "scatter": (count if root else 0, mine),
+                "barrier": (0, 0),
+                "all_reduce": (count, count),
+                "reduce": (count, count if root else 0),
+                "broadcast": (count if root else 0, count),
+                "reduce_scatter": (count, mine),
+                "all_gather": (mine, count),
+                "gather": (mine, count if root else 0),
+                "scatter": (count if root else 0, mine),
             }[name]
 
     def run(self, x_address: int, out_address: int, timeout_s: float | None = None) -> None:
@@ -162,8 +176,12 @@ class FakeInvocation:
         if x + self.n_in * item <= out or out + self.n_out * item <= x:
             return
         start = sum(self.shards[: self.executor.rank]) * item
-        allowed = {"reduce_scatter": out - x == start, "scatter": out - x == start,
-                   "all_gather": x - out == start, "gather": x - out == start}
+        allowed = {
+            "reduce_scatter": out - x == start,
+            "scatter": out - x == start,
+            "all_gather": x - out == start,
+            "gather": x - out == start,
+        }
         assert allowed.get(self.request.collective, False), "overlapping arrays reached the executor"
 
     def _result(self, parts: list[np.ndarray]) -> np.ndarray | None:
@@ -235,7 +253,8 @@ class FakeExecutor:
 
     def prepare(self, request: Request, count: int, counts: tuple[int, ...] | None = None) -> FakeInvocation:
         hash(request)
-        assert type(count) is int and (counts is None or all(type(c) is int for c in counts))
+        assert type(count) is int
+        assert counts is None or all(type(c) is int for c in counts)
         key = (request, count, counts)
         if key not in self.cache:
             self.cache[key] = FakeInvocation(self, request, count, counts)
@@ -284,7 +303,8 @@ class FakeExecutor:
                     message = box.pop(0)
                     if (message[1], message[2]) != (count, dtype):
                         world.error = MismatchError(
-                            f"rank {peer} sends {message[1]} {message[2].name}, rank {rank} receives {count} {dtype.name}"
+                            f"rank {peer} sends {message[1]} {message[2].name}, rank {rank} receives {count} "
+                            f"{dtype.name}"
                         )
                         world.condition.notify_all()
                         raise world.error

@@ -6,9 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from multiring.collectives.schedules.algorithms.chain import chain
+from multiring.collectives.schedules.algorithms.binomial import binomial
+from multiring.collectives.schedules.algorithms.box import box, parse_box
+from multiring.collectives.schedules.algorithms.bruck import bruck
+from multiring.collectives.schedules.algorithms.chain import chain, parse_chain
 from multiring.collectives.schedules.algorithms.direct import direct, one_shot
+from multiring.collectives.schedules.algorithms.double_tree import double_tree, parse_slices
+from multiring.collectives.schedules.algorithms.halving_doubling import halving_doubling
+from multiring.collectives.schedules.algorithms.leaders import leaders, parse_leaders
+from multiring.collectives.schedules.algorithms.multi_ring import bidirectional_ring, multi_ring, parse_n_rings
+from multiring.collectives.schedules.algorithms.pairwise import pairwise
+from multiring.collectives.schedules.algorithms.recursive_doubling import recursive_doubling
 from multiring.collectives.schedules.algorithms.ring import ring
+from multiring.collectives.schedules.algorithms.torus import parse_torus, torus
+from multiring.collectives.schedules.algorithms.van_de_geijn import parse_gather, van_de_geijn
 from multiring.collectives.schedules.collective import COLLECTIVES, Collective
 from multiring.collectives.schedules.schedule import Schedule
 from multiring.errors import ArgumentError
@@ -46,6 +57,8 @@ class Algorithm:
 
 
 _ALL = tuple(COLLECTIVES)
+_HALVES = ("all_reduce", "reduce_scatter", "all_gather")
+_TREES = ("all_reduce", "reduce", "broadcast")
 
 ALGORITHMS: dict[str, Algorithm] = {
     algorithm.name: algorithm
@@ -55,9 +68,33 @@ ALGORITHMS: dict[str, Algorithm] = {
         Algorithm("one_shot", "every rank reads everything: 1 step, p - 1 times the bytes; for short vectors",
                   ("all_reduce", "reduce"), one_shot),
         Algorithm("ring", "neighbours only: fewest bytes on any wiring, 2 (p - 1) steps",
-                  ("all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather"), ring),
-        Algorithm("chain", "a pipeline along the ranks: every link carries the vector once, sums in rank order",
-                  ("all_reduce", "reduce", "broadcast"), chain),
+                  (*_HALVES, "reduce", "broadcast"), ring),
+        Algorithm("bidirectional_ring", "a ring used both ways: half its time where links are duplex",
+                  _HALVES, bidirectional_ring),
+        Algorithm("multi_ring", "several rings at once, multi_ring:K for K strides: all links of a full mesh",
+                  _HALVES, multi_ring, parse_n_rings),
+        Algorithm("box", "rings along each dimension, box:4x8x8:STAGES: fewest bytes in 2 sum(p_i - 1) steps",
+                  _HALVES, box, parse_box),
+        Algorithm("torus", "a box in both orientations at once, torus:RxC: all links of a 2-D mesh",
+                  _HALVES, torus, parse_torus),
+        Algorithm("halving_doubling", "swap halves: fewest bytes in 2 lg p steps, far partners",
+                  _HALVES, halving_doubling),
+        Algorithm("recursive_doubling", "swap everything: lg p steps, lg p times the bytes; for short vectors",
+                  ("all_reduce", "all_gather"), recursive_doubling),
+        Algorithm("bruck", "distance 1, 2, 4, ...: fewest steps for any number of ranks, far partners",
+                  (*_HALVES, "all_to_all"), bruck),
+        Algorithm("pairwise", "one partner each way in each of p - 1 steps; for long vectors on networks",
+                  ("all_to_all", "reduce_scatter"), pairwise),
+        Algorithm("binomial", "a tree of ceil(lg p) levels; for short vectors",
+                  (*_TREES, "gather", "scatter"), binomial),
+        Algorithm("double_tree", "two pipelined binary trees, double_tree:SLICES: few steps, few bytes, many ranks",
+                  _TREES, double_tree, parse_slices),
+        Algorithm("chain", "a pipeline along the ranks, chain:SLICES: every link once, sums in rank order",
+                  _TREES, chain, parse_chain),
+        Algorithm("van_de_geijn", "scatter and all_gather, van_de_geijn:GATHER: 2 n bytes; for long vectors",
+                  ("broadcast", "reduce"), van_de_geijn, parse_gather),
+        Algorithm("leaders", "sum in groups, all_reduce of leaders, copy, leaders:GROUP:ACROSS; one link per host",
+                  ("all_reduce",), leaders, parse_leaders),
     )
 }  # fmt: skip
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.compose import then
 from multiring.collectives.schedules.schedule import Schedule, Step
-from multiring.errors import ScheduleError
+from multiring.errors import ArgumentError, ScheduleError
 
-__all__ = ["chain"]
+__all__ = ["chain", "parse_chain"]
 
 # step     0 ──▶ 1 ──▶ 2 ──▶ 3
 #   0        c0
@@ -85,7 +87,14 @@ def chain(
     return then(up, down, collective=collective, algorithm=algorithm)
 
 
-def _down(line: np.ndarray[tuple[int], np.dtype[np.int64]], n_chunks: int, *, reduce: bool) -> tuple[Step, ...]:
+def parse_chain(text: str) -> dict[str, Any]:
+    """Read what follows the colon in ``"chain:16"``."""
+    if not text.isdecimal() or not int(text):
+        raise ArgumentError(f"got {text!r} after its colon, wanted a number of chunks")
+    return {"n_chunks": int(text)}
+
+
+def _down(line: NDArray[np.int64], n_chunks: int, *, reduce: bool) -> tuple[Step, ...]:
     steps = []
     for step in range(len(line) - 2 + n_chunks):
         link = np.arange(max(0, step - n_chunks + 1), min(step, len(line) - 2) + 1)

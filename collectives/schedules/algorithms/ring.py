@@ -41,7 +41,7 @@ def ring(collective: Collective, n_ranks: int, order: Sequence[int] | None = Non
     Notes
     -----
     all_reduce: ``2 (p-1)`` steps, ``2 (p-1)/p n`` bytes sent per rank, which no algorithm can better.
-    Source: Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005, section 4.
+    Source: Patarasuk and Yuan 2009; Thakur, Rabenseifner and Gropp 2005.
     """
     at = ring_order(order, n_ranks)
     if collective.name == "reduce_scatter":

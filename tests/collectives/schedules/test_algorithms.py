@@ -14,10 +14,12 @@ from multiring.collectives.schedules import (
     COLLECTIVES,
     Collective,
     Schedule,
+    Step,
     algorithms_for,
     build,
     is_rank_ordered,
     n_roundings,
+    same_on_every_rank,
     verify,
 )
 from multiring.errors import ArgumentError, ScheduleError
@@ -51,7 +53,7 @@ def test_one_rank_has_nothing_to_do(name: str, collective: str) -> None:
 
 @pytest.mark.parametrize(("name", "collective"), PAIRS)
 @given(data=st.data())
-def test_order_and_roundings_are_those_of_the_written_sum(
+def test_order_is_that_of_the_written_sum_and_all_ranks_agree_on_it(
     left_folds: Callable[[Schedule], list[str]], name: str, collective: str, data: st.DataObject
 ) -> None:
     n_ranks = data.draw(st.integers(1, 9), "ranks")
@@ -62,7 +64,12 @@ def test_order_and_roundings_are_those_of_the_written_sum(
         assert n_roundings(schedule) == 0
         return
     ascending = reduce(lambda total, rank: f"({total}+{rank})", map(str, range(n_ranks)))
-    assert is_rank_ordered(schedule) == (set(left_folds(schedule)) == {ascending})
+    folds = left_folds(schedule)
+    assert is_rank_ordered(schedule) == (set(folds) == {ascending})
+    if collective == "all_reduce":
+        per_chunk = {tuple(folds[chunk :: schedule.n_chunks]) for chunk in range(schedule.n_chunks)}
+        assert all(len(set(texts)) == 1 for texts in per_chunk)
+    assert same_on_every_rank(schedule)
 
 
 @pytest.mark.parametrize("collective", ALGORITHMS["ring"].collectives)
@@ -142,3 +149,17 @@ def test_a_wrong_order_is_refused() -> None:
         build("ring", "all_reduce", 3, order=[0, 0, 1])
     with pytest.raises(ScheduleError, match=r"chain broadcast: got order \[0, 1, 2\].*with the root 1 first"):
         build("chain", Collective("broadcast", 1), 3, order=[0, 1, 2])
+
+
+def test_a_schedule_whose_ranks_add_differently_is_seen(left_folds: Callable[[Schedule], list[str]]) -> None:
+    steps = (
+        Step([1, 2, 3, 0, 3], [0, 0, 0, 1, 2], [0] * 5, True),
+        Step([2], [1], [0], True),
+        Step([0, 0], [2, 3], [0, 0], False),
+    )
+    schedule = Schedule(Collective("all_reduce"), 4, 1, steps)
+    verify(schedule)
+    one, other = "(((0+1)+2)+3)", "((0+1)+(2+3))"
+    assert left_folds(schedule) == [one, other, one, one]
+    assert not same_on_every_rank(schedule)
+    assert not is_rank_ordered(schedule)
