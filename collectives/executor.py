@@ -55,7 +55,7 @@ from multiring.kernels.records import (
 from multiring.topology.host import host_topology
 from multiring.topology.model import Topology
 
-__all__ = ["Executor", "Message", "entries"]
+__all__ = ["Executor", "Message", "entries", "open_executors"]
 
 Message = tuple[int, int, DType, int]
 """(address, count, dtype, peer) of a send or a receive."""
@@ -84,6 +84,14 @@ class Entries:
 def entries() -> Entries:
     """Return the interpreter's entries, compiled or loaded at their first use."""
     return Entries()
+
+
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def open_executors() -> list[Executor]:
+    """Return the executors of this process that live, to be closed when it ends."""
+    return list(_executors)
 
 
 class Executor:
@@ -134,6 +142,7 @@ class Executor:
         self.node, self.n_nodes = 0, 1
         self.device = "host"
         self.topology: Topology = host_topology(size)
+        _executors.add(self)
 
     @property
     def failed(self) -> bool:
@@ -377,6 +386,7 @@ class Executor:
             mine = Executor(
                 ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
             )
+            mine.over_mpi = self.over_mpi
         else:
             for _ in range(SPLIT_EXCHANGES):
                 self.gather_bytes(b"")
