@@ -182,7 +182,7 @@ def test_b45_bfloat16_is_never_guessed() -> None:
         assert said.dtype.name == "bfloat16"
         assert said.address == base.ctypes.data
         assert np.array_equal(said.array, base)
-    with pytest.raises(ArgumentTypeError, match="got elements of 2 bytes .*wanted 4 for dtype=float32"):
+    with pytest.raises(ArgumentTypeError, match=r"got elements of 2 bytes .*wanted 4 for dtype=float32"):
         view_of(Interface(base.view("V2")), dtype="float32")
 
 
