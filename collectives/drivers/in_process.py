@@ -21,7 +21,7 @@ from multiring.collectives.plan import Plan
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice
 from multiring.errors import MultiringError
-from multiring.kernels.records import DONE, LOWER, WAIT
+from multiring.kernels.records import ARRIVAL_INLINE_BYTES, CONTROL_HEADER_BYTES, DONE, LOWER, WAIT
 
 __all__ = ["Call", "InProcess", "NativeHome", "PythonHome"]
 
@@ -132,6 +132,7 @@ class InProcess:
         self.layout = layout or Layout(size)
         self._random = random.Random(seed)
         self._control: NDArray[np.int64] = np.zeros(self.layout.n_bytes // 8, dtype=np.int64)
+        self._poison()
         self._tables: list[NDArray[np.int64]] = [np.zeros(1 + 2 * MAX_SEGMENTS, dtype=np.int64) for _ in range(size)]
         self._bases: list[NDArray[np.int64]] = [np.zeros(MAX_SEGMENTS, dtype=np.int64) for _ in range(size)]
         waiting = Waiting(spins=0, yields=0, patience_ms=0)
@@ -142,6 +143,15 @@ class InProcess:
         own = [self._control, *self._bases, *self._tables, *(m for c in self.contexts for m in c.memory)]
         for array in own:
             home.register(array.ctypes.data, array.nbytes)
+
+    def _poison(self) -> None:
+        """Fill slots and payload areas with NaN, so that what is read before it is written shows in the result."""
+        layout = self.layout
+        data = self._control.view(np.uint8)
+        data[layout.slots : layout.mail] = 0xFF
+        for line in range(2 * layout.n_ranks):
+            start = CONTROL_HEADER_BYTES + line * layout.arrival_stride
+            data[start + ARRIVAL_INLINE_BYTES : start + layout.arrival_stride] = 0xFF
 
     def run(
         self,
