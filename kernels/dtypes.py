@@ -85,7 +85,8 @@ def dtype_of(value: Any) -> DType:
         raise ArgumentTypeError(f"dtype: got {value!r}, wanted one of {', '.join(DTYPES)}") from None
     if not dtype.isnative:
         raise ArgumentTypeError(
-            f"dtype: got {dtype.str!r} in the other byte order, wanted native; convert with x.astype(x.dtype.newbyteorder('='))"
+            f"dtype: got {dtype.str!r} in the other byte order, wanted native; "
+            "convert with x.astype(x.dtype.newbyteorder('='))"
         )
     found = DTYPES.get(dtype.name)
     if found is None:

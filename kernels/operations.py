@@ -35,8 +35,7 @@ class Reduction:
 
 
 OPERATIONS: dict[str, Reduction] = {
-    name: Reduction(name, code)
-    for code, name in enumerate(("sum", "prod", "max", "min", "avg", "band", "bor", "bxor"))
+    name: Reduction(name, code) for code, name in enumerate(("sum", "prod", "max", "min", "avg", "band", "bor", "bxor"))
 }
 """The named operations. Codes 0 to 4 are those of NCCL's ``ncclRedOp_t``."""
 
@@ -79,7 +78,8 @@ def operation_of(value: str | Reduction) -> Reduction:
     found = OPERATIONS.get(value) if isinstance(value, str) else None
     if found is None:
         raise ArgumentError(
-            f"op: got {value!r}, wanted one of {', '.join(OPERATIONS)}, multiring.premul_sum(scale) or multiring.reduction(f)"
+            f"op: got {value!r}, wanted one of {', '.join(OPERATIONS)}, "
+            "multiring.premul_sum(scale) or multiring.reduction(f)"
         )
     return found
 

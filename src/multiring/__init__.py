@@ -1,8 +1,101 @@
-"""multiring: collective communication as schedules that are verified, priced, explained and executed."""
+"""multiring: collective communication as schedules that are verified, priced, explained and executed.
+
+``comm = multiring.init()`` gives a :class:`Communicator`. Everything but the errors is loaded at first use.
+"""
 
 from __future__ import annotations
 
-from multiring.errors import MultiringError
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["MultiringError"]
+from multiring.errors import (
+    ArgumentError,
+    ArgumentTypeError,
+    CollectiveTimeout,
+    CommunicatorClosed,
+    LaunchError,
+    MismatchError,
+    MultiringError,
+    PeerLostError,
+    ScheduleError,
+    SharedMemoryError,
+    TopologyError,
+)
+
+if TYPE_CHECKING:
+    from multiring.collectives.communicator import Communicator, PreparedCall, Work
+    from multiring.collectives.schedules.schedule import Schedule
+    from multiring.kernels.operations import Reduction, premul_sum, reduction
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentTypeError",
+    "CollectiveTimeout",
+    "Communicator",
+    "CommunicatorClosed",
+    "LaunchError",
+    "MismatchError",
+    "MultiringError",
+    "PeerLostError",
+    "PreparedCall",
+    "Reduction",
+    "Schedule",
+    "ScheduleError",
+    "SharedMemoryError",
+    "TopologyError",
+    "Work",
+    "__version__",
+    "init",
+    "premul_sum",
+    "reduction",
+]
 __version__ = "0.1.0"
+
+_LATE = {
+    "Communicator": "multiring.collectives.communicator",
+    "PreparedCall": "multiring.collectives.communicator",
+    "Work": "multiring.collectives.communicator",
+    "Schedule": "multiring.collectives.schedules.schedule",
+    "Reduction": "multiring.kernels.operations",
+    "premul_sum": "multiring.kernels.operations",
+    "reduction": "multiring.kernels.operations",
+}
+
+
+def init(device: str = "auto", timeout: float = 300.0) -> Communicator:
+    """Find the other ranks and return the communicator of all of them.
+
+    Under mpiexec or srun through MPI, under ``multiring launch`` or torchrun through their environment, else one rank
+    alone.
+
+    Parameters
+    ----------
+    device : str
+        ``"auto"``, ``"host"`` or ``"cuda"``.
+    timeout : float
+        Seconds that a call waits for its peers.
+
+    Raises
+    ------
+    ArgumentError
+        If an argument is wrong.
+    LaunchError
+        If the ranks cannot find each other.
+    """
+    from multiring.collectives.communicator.communicator import Communicator
+    from multiring.collectives.communicator.start import start_executor
+
+    return Communicator(start_executor(device, timeout))
+
+
+def __getattr__(name: str) -> Any:
+    module = _LATE.get(name)
+    if module is None:
+        raise AttributeError(f"module 'multiring' has no attribute {name!r}")
+    value = getattr(importlib.import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,127 @@
+"""What is timed: our communicator and each peer, as the same kind of thing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Protocol
+
+from multiring.bench.cases import Case
+from multiring.errors import MultiringError
+
+__all__ = ["Call", "Contender", "Ours"]
+
+Call = Callable[[], object]
+
+
+class Contender(Protocol):
+    """A library that can do a case."""
+
+    @property
+    def name(self) -> str:
+        """Short name, as in ``--peer``."""
+        ...
+
+    def bind(self, case: Case, send: Any, receive: Any, in_place: bool) -> Call | None:
+        """Return a call that does the case on these arrays.
+
+        Parameters
+        ----------
+        case : Case
+        send, receive : ndarray
+            One-dimensional; in place, at NCCL's positions in one buffer.
+        in_place : bool
+
+        Returns
+        -------
+        callable or None
+            None where the library has no such call.
+        """
+
+    def how(self, case: Case, in_place: bool) -> str:
+        """Say in a few words what the call does, for the JSON report."""
+        ...
+
+
+class Ours:
+    """multiring's own communicator.
+
+    Parameters
+    ----------
+    comm : multiring.Communicator
+    algorithm : str or None
+        By name; None leaves the choice to it.
+    wire, order : str or None
+        Passed on where they mean something.
+    prepared : bool
+        Whether to time persistent calls.
+    """
+
+    name = "multiring"
+
+    def __init__(
+        self,
+        comm: Any,
+        algorithm: str | None = None,
+        wire: str | None = None,
+        order: str | None = None,
+        prepared: bool = False,
+    ) -> None:
+        self._comm = comm
+        self.algorithm = algorithm
+        self._wire = wire
+        self._order = order
+        self._prepared = prepared
+
+    def bind(self, case: Case, send: Any, receive: Any, in_place: bool) -> Call | None:
+        """Return our call, plain or prepared."""
+        comm, shape = self._comm, case.shape
+        if in_place and shape.in_place == "none":
+            return None
+        if case.collective == "sendrecv":
+            following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+            arguments = (send, following, receive, before)
+            return comm.prepare("send_recv", *arguments) if self._prepared else partial(comm.send_recv, *arguments)
+        options: dict[str, Any] = {}
+        if shape.rooted and case.root:
+            options["root"] = case.root
+        if shape.reduces:
+            if case.operation_name != "sum":  # as users write it: what is the default is left out
+                options["op"] = case.operation
+            wanted = {"wire": self._wire, "order": self._order}
+            options |= {key: value for key, value in wanted.items() if value is not None}
+        if self.algorithm is not None:
+            options["algorithm"] = self.algorithm
+        arrays: list[Any] = [send] if in_place and shape.in_place == "same" else [send, receive]
+        if case.collective == "broadcast" and len(arrays) == 2:
+            options["out"] = arrays.pop()
+        if case.collective == "gather" and comm.rank != case.root:
+            arrays[1] = None
+        if case.collective == "scatter" and comm.rank != case.root:
+            arrays[0] = None
+        if self._prepared:
+            prepared: Call = comm.prepare(case.collective, *arrays, **options)
+            return prepared
+        return partial(getattr(comm, case.collective), *arrays, **options)
+
+    def algorithm_name(self, case: Case) -> str:
+        """Return the algorithm that does a case, as the plan names it."""
+        if case.collective == "sendrecv":
+            return "-"
+        options: dict[str, Any] = {"algorithm": self.algorithm}
+        if case.shape.reduces:
+            options |= {"op": case.operation, "wire": self._wire, "order": self._order}
+        parts = case.n_ranks if case.shape.send_parts != case.shape.receive_parts else 1
+        count = case.send_count if parts == 1 else case.count * parts
+        root = max(case.root, 0)
+        try:
+            plan = str(self._comm.explain(case.collective, dtype=case.dtype.name, count=count, root=root, **options))
+        except MultiringError:
+            return self.algorithm or "-"
+        found = re.search(r": ([^:\n]+), \d+ steps", plan.split("\n")[0])
+        return found[1].strip() if found else "-"
+
+    def how(self, case: Case, in_place: bool) -> str:
+        """Say whether calls are prepared."""
+        return "prepared calls" if self._prepared else "plain calls"

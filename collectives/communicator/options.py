@@ -1,0 +1,178 @@
+"""The keyword arguments that calls share, and their checks."""
+
+from __future__ import annotations
+
+import math
+import operator as _operator
+from typing import Any, TypedDict
+
+from multiring.collectives.communicator.contract import Executor
+from multiring.collectives.request import Request
+from multiring.collectives.schedules.schedule import Schedule
+from multiring.errors import ArgumentError, ArgumentTypeError
+from multiring.kernels.dtypes import DType, dtype_of
+from multiring.kernels.operations import Reduction, check_operation, operation_of
+
+__all__ = ["MoveOptions", "PeerOptions", "ReduceOptions", "index_of", "request_of", "root_of", "timeout_of"]
+
+
+class PeerOptions(TypedDict, total=False):
+    """Keyword arguments of sends and receives."""
+
+    timeout: float | None
+    """Seconds until :class:`~multiring.CollectiveTimeout`; None: the communicator's."""
+    async_op: bool
+    """Return a :class:`~multiring.Work` at once."""
+
+
+class MoveOptions(PeerOptions, total=False):
+    """Keyword arguments of collectives that do not reduce."""
+
+    wire: Any
+    """Element type on the way, for floating-point arrays; None: the array's."""
+    algorithm: str | None
+    """Name of the algorithm; None: the cheapest."""
+    schedule: Schedule | None
+    """A schedule of your own, in place of an algorithm."""
+    check: bool | None
+    """True: ask the device for errors after the call, which matters where calls are asynchronous by themselves (CUDA).
+    The ranks' calls are compared always."""
+
+
+class ReduceOptions(MoveOptions, total=False):
+    """Keyword arguments of collectives that reduce."""
+
+    op: str | Reduction
+    """``"sum"`` (the default), ``"prod"``, ``"min"``, ``"max"``, ``"avg"``, ``"band"``, ``"bor"``, ``"bxor"``,
+    :func:`multiring.premul_sum` or :func:`multiring.reduction`."""
+    accumulate: Any
+    """Element type of the sums; None: float32 for 16-bit floats, else the array's."""
+    order: str | None
+    """``"rank"``: reduce in ascending rank, whatever the algorithm."""
+
+
+_MOVE = frozenset(MoveOptions.__annotations__)
+_REDUCE = frozenset(ReduceOptions.__annotations__)
+
+
+def request_of(
+    executor: Executor, collective: str, dtype: DType, options: dict[str, Any], *, reduces: bool, root: int = 0
+) -> Request:
+    """Check a call's keyword arguments and return its request.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If the element type does not have the operation, or a keyword is unknown.
+    ArgumentError
+        If a value is wrong.
+    """
+    given = dict(options)
+    check_names(collective, given, _REDUCE if reduces else _MOVE)
+    operation = None
+    if reduces:
+        operation = operation_of(given.get("op", "sum"))
+        check_operation(operation, dtype)
+    order = given.get("order")
+    if order not in (None, "rank"):
+        raise ArgumentError(f"{collective}: order: got {order!r}, wanted None or 'rank'")
+    algorithm, schedule = given.get("algorithm"), given.get("schedule")
+    if algorithm is not None and not isinstance(algorithm, str):
+        raise ArgumentTypeError(
+            f"{collective}: algorithm: got {type(algorithm).__name__}, wanted a name; pass a Schedule as schedule="
+        )
+    if schedule is not None:
+        _check_schedule(executor, collective, schedule, algorithm, root)
+    return Request(
+        collective,
+        dtype,
+        operation,
+        root,
+        _float_type(collective, "wire", given.get("wire"), dtype),
+        _float_type(collective, "accumulate", given.get("accumulate"), dtype),
+        order,
+        algorithm,
+        schedule,
+    )
+
+
+def check_names(collective: str, given: dict[str, Any], known: frozenset[str]) -> None:
+    """Refuse keywords that a method does not have, and values of the wrong kind of those that all have."""
+    for name in given:
+        if name not in known:
+            raise ArgumentTypeError(f"{collective}: got keyword {name!r}, wanted one of {', '.join(sorted(known))}")
+    for name in ("async_op", "check"):
+        value = given.get(name)
+        if value is not None and not isinstance(value, bool):
+            raise ArgumentTypeError(f"{collective}: {name}: got {value!r}, wanted True or False")
+
+
+def _float_type(collective: str, name: str, value: Any, dtype: DType) -> DType | None:
+    if value is None:
+        return None
+    wanted = dtype_of(value)
+    if wanted == dtype:
+        return None if name == "wire" else wanted
+    if wanted.kind != "float" or dtype.kind != "float":
+        raise ArgumentTypeError(
+            f"{collective}: {name}: got {wanted.name} for an array of {dtype.name}, wanted two floating-point "
+            "types, or leave it out"
+        )
+    return wanted
+
+
+def _check_schedule(executor: Executor, collective: str, schedule: Any, algorithm: str | None, root: int) -> None:
+    if not isinstance(schedule, Schedule):
+        raise ArgumentTypeError(f"{collective}: schedule: got {type(schedule).__name__}, wanted a Schedule")
+    if algorithm is not None:
+        raise ArgumentError(f"{collective}: got algorithm={algorithm!r} and a schedule, wanted one of them")
+    if schedule.n_ranks != executor.size:
+        raise ArgumentError(f"{collective}: schedule: got one for {schedule.n_ranks} ranks, wanted {executor.size}")
+    if schedule.collective.name != collective or schedule.collective.root != root:
+        raise ArgumentError(
+            f"{collective}: schedule: got one for {schedule.collective.name} with root {schedule.collective.root}, "
+            f"wanted {collective} with root {root}"
+        )
+
+
+def index_of(collective: str, name: str, value: Any) -> int:
+    """Return a whole number given as Python's or numpy's integer; a bool is refused."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        return _operator.index(value)
+    except TypeError:
+        raise ArgumentTypeError(f"{collective}: {name}: got {value!r}, wanted a whole number") from None
+
+
+def root_of(executor: Executor, collective: str, value: Any, name: str = "root") -> int:
+    """Return a rank given as argument.
+
+    Raises
+    ------
+    ArgumentError
+        If there is no such rank.
+    """
+    rank = index_of(collective, name, value)
+    if not 0 <= rank < executor.size:
+        raise ArgumentError(f"{collective}: {name}: got {rank}, wanted a rank from 0 to {executor.size - 1}")
+    return rank
+
+
+def timeout_of(collective: str, value: Any) -> float | None:
+    """Return a time limit in seconds, or None.
+
+    Raises
+    ------
+    ArgumentError
+        If it is not above 0.
+    """
+    if value is None:
+        return None
+    try:
+        seconds = float(value)
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(f"{collective}: timeout: got {value!r}, wanted seconds or None") from None
+    if math.isnan(seconds) or seconds <= 0:
+        raise ArgumentError(f"{collective}: timeout: got {value!r}, wanted more than 0 seconds, or None")
+    return seconds

@@ -1,0 +1,37 @@
+"""The one place where a communicator gets its executor from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from multiring.collectives.communicator.contract import Executor
+from multiring.collectives.communicator.options import timeout_of
+from multiring.errors import ArgumentError, ArgumentTypeError
+
+__all__ = ["DEVICES", "start_executor"]
+
+DEVICES = ("auto", "host", "cuda")
+
+
+def start_executor(device: str, timeout: float, mpi_comm: Any = None) -> Executor:
+    """Find the other ranks and return this rank's executor.
+
+    Parameters
+    ----------
+    device : str
+        One of :data:`DEVICES`.
+    timeout : float
+        Seconds that a call waits for its peers.
+    mpi_comm : mpi4py.MPI.Comm, optional
+        The ranks, and the way to them; None: the launcher's environment decides.
+    """
+    if device not in DEVICES:
+        raise ArgumentError(f"device: got {device!r}, wanted one of {', '.join(map(repr, DEVICES))}")
+    limit_s = timeout_of("init", timeout)
+    if limit_s is None:
+        raise ArgumentTypeError("init: timeout: got None, wanted seconds")
+    from multiring.collectives import initialise
+
+    if mpi_comm is None:
+        return initialise.init(device, limit_s)
+    return initialise.from_mpi(mpi_comm, device, limit_s)

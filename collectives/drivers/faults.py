@@ -1,0 +1,228 @@
+"""From the words of the protocol to an error that says what happened, where, and what to do."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multiring.collectives.drivers.control import Context
+from multiring.collectives.plan import Plan
+from multiring.collectives.schedules.collective import COLLECTIVES
+from multiring.errors import (
+    CollectiveTimeout,
+    CommunicatorClosed,
+    MismatchError,
+    MultiringError,
+    PeerLostError,
+)
+from multiring.kernels.dtypes import DTYPES
+from multiring.kernels.operations import CUSTOM_CODE, OPERATIONS, PREMUL_SUM_CODE
+from multiring.kernels.records import (
+    ABORT_CULPRIT_SHIFT,
+    ABORT_MISMATCH,
+    ABORT_PEER_LOST,
+    ABORT_RANK_MASK,
+    ABORT_REASON_SHIFT,
+    ABORT_REPORTER_SHIFT,
+    ABORT_TIMEOUT,
+    ARRIVAL_COUNT,
+    ARRIVAL_SEQUENCE,
+    ARRIVAL_SIGNATURE,
+    PHASE_ARRIVE,
+    PHASE_EXIT,
+    PHASE_MAIL,
+    PHASE_RUN,
+    PHASE_START,
+    REPORT_CHUNK,
+    REPORT_COUNT,
+    REPORT_N_STEPS,
+    REPORT_PEER,
+    REPORT_PHASE,
+    REPORT_SIGNATURE,
+    REPORT_SLICE,
+    REPORT_STEP,
+    SIGNATURE_CLOSED,
+    SIGNATURE_REFUSED,
+)
+
+__all__ = ["abort_error", "describe_signature", "mismatch_error", "signature_of"]
+
+_COLLECTIVE_NAMES = {p.code: name for name, p in COLLECTIVES.items()}
+_DTYPE_NAMES = {d.code: d.name for d in DTYPES.values()}
+_OPERATION_NAMES = {
+    **{o.code: name for name, o in OPERATIONS.items()},
+    PREMUL_SUM_CODE: "premul_sum",
+    CUSTOM_CODE: "a custom reduction",
+}
+_NO_OPERATION = 31
+
+# A signature from its lowest bits: what it compares, and how many bits it takes.
+_FIELDS = (
+    ("plan", 24),
+    ("order", 1),
+    ("accumulate", 5),
+    ("wire", 5),
+    ("root", 14),
+    ("op", 5),
+    ("dtype", 5),
+    ("collective", 4),
+)
+
+
+def signature_of(plan: Plan, counts: tuple[int, ...] | None) -> int:
+    """Return the word that all ranks of a call must agree on."""
+    request = plan.request
+    values = {
+        "plan": plan.hash(counts),
+        "order": int(request.order is not None),
+        "accumulate": request.accumulate_type.code,
+        "wire": request.wire_type.code,
+        "root": request.root,
+        "op": request.operation.code if request.operation is not None else _NO_OPERATION,
+        "dtype": request.dtype.code,
+        "collective": COLLECTIVES[request.collective].code,
+    }
+    word = 0
+    for name, bits in reversed(_FIELDS):
+        word = (word << bits) | values[name]
+    return word
+
+
+def _unpack(signature: int) -> dict[str, str]:
+    values = {}
+    for name, bits in _FIELDS:
+        values[name] = signature & ((1 << bits) - 1)
+        signature >>= bits
+    return {
+        "collective": _COLLECTIVE_NAMES.get(values["collective"], "?"),
+        "dtype": _DTYPE_NAMES.get(values["dtype"], "?"),
+        "op": _OPERATION_NAMES.get(values["op"], "none"),
+        "root": str(values["root"]),
+        "wire": _DTYPE_NAMES.get(values["wire"], "?"),
+        "accumulate": _DTYPE_NAMES.get(values["accumulate"], "?"),
+        "order": "rank" if values["order"] else "None",
+        "plan": f"{values['plan']:06x}",
+    }
+
+
+def describe_signature(signature: int, count: int) -> str:
+    """Return a call as a person would write it."""
+    if signature == SIGNATURE_REFUSED:
+        return "a call that was refused for a bad argument"
+    if signature == SIGNATURE_CLOSED:
+        return "close()"
+    values = _unpack(signature)
+    reduction = f", op={values['op']!r}" if values["op"] != "none" else ""
+    pattern = COLLECTIVES.get(values["collective"])
+    root = f", root={values['root']}" if pattern is not None and pattern.rooted else ""
+    return f"{values['collective']}({count} x {values['dtype']}{reduction}{root})"
+
+
+def mismatch_error(context: Context, epoch: int, rank: int) -> MultiringError:
+    """Return the error of a call whose lines differ: the same on all ranks but for "this rank"."""
+    size = context.layout.n_ranks
+    lines = [context.arrival(epoch, r) for r in range(size)]
+    calls = [(int(line[ARRIVAL_SIGNATURE]), int(line[ARRIVAL_COUNT])) for line in lines]
+    closed = [r for r, (s, _) in enumerate(calls) if s == SIGNATURE_CLOSED]
+    if closed:
+        return CommunicatorClosed(
+            f"{_ranks(closed)} closed the communicator or exited while rank {rank} called"
+            f" {describe_signature(*calls[rank])} (call {epoch}); all ranks must make the same calls before close()"
+        )
+    most = max(set(calls), key=lambda c: (calls.count(c), -calls.index(c)))
+    odd = [r for r, c in enumerate(calls) if c != most]
+    groups: dict[tuple[int, int], list[int]] = {}
+    for r in odd:
+        groups.setdefault(calls[r], []).append(r)
+    differences = "; ".join(
+        f"{_ranks(members)}: {describe_signature(*call)} where {_ranks([r for r in range(size) if calls[r] == most])}"
+        f" {'have' if calls.count(most) > 1 else 'has'} {describe_signature(*most)}{_detail(call, most)}"
+        for call, members in groups.items()
+    )
+    return MismatchError(
+        f"the ranks disagree on call {epoch} of the communicator: {differences}; nothing was written, the communicator"
+        " is closed; make the same calls, with the same arguments, in the same order on all ranks"
+    )
+
+
+def _detail(call: tuple[int, int], most: tuple[int, int]) -> str:
+    if call[0] < 0 or most[0] < 0:
+        return ""
+    ours, theirs = _unpack(call[0]), _unpack(most[0])
+    names = [n for n in ours if ours[n] != theirs[n]]
+    parts = [f"count {call[1]} against {most[1]}"] if call[1] != most[1] else []
+    # The plan follows from the rest: say it only where nothing else differs.
+    shown = [n for n in names if n != "plan"]
+    if not shown and not parts and names:
+        return " (differing in the algorithm, the schedule, the counts of each rank, or the custom reduction)"
+    parts += [f"{n} {ours[n]} against {theirs[n]}" for n in shown]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def abort_error(context: Context, rank: int, hosts: list[str], plan: Plan | None) -> MultiringError:
+    """Return the error that the ABORT word stands for: every later call of every survivor raises it."""
+    record = context.abort_word
+    reason = (record >> ABORT_REASON_SHIFT) & 0xFF
+    culprit = (record >> ABORT_CULPRIT_SHIFT) & ABORT_RANK_MASK
+    reporter = (record >> ABORT_REPORTER_SHIFT) & ABORT_RANK_MASK
+    report = context.report(reporter)
+    where = _position(report, reporter, plan)
+    host = f" on {hosts[culprit]}" if culprit < len(hosts) else ""
+    if reason == ABORT_PEER_LOST:
+        return PeerLostError(
+            f"rank {culprit}{host} ended while it was needed: {where}; the communicator is closed; look for the cause"
+            " in that rank's output"
+        )
+    if reason == ABORT_TIMEOUT:
+        late = _late_ranks(context, report, culprit)
+        return CollectiveTimeout(
+            f"{_ranks(late)} did not come within the time limit: {where}; look what keeps them, or raise timeout= or"
+            " MULTIRING_TIMEOUT_S; the communicator is closed"
+        )
+    if reason == ABORT_MISMATCH:
+        return MismatchError(
+            f"rank {reporter} got another message from rank {culprit} than it expected: {where}; make send and recv"
+            " agree in size and dtype; the communicator is closed"
+        )
+    return CommunicatorClosed(f"rank {reporter} aborted the communicator: {context.abort_text or 'no reason given'}")
+
+
+def _late_ranks(context: Context, report: NDArray[np.int64], culprit: int) -> list[int]:
+    size = context.layout.n_ranks
+    if int(report[REPORT_PHASE]) != PHASE_ARRIVE:
+        return [culprit]
+    # The epoch of the call that timed out is the highest that anybody announced.
+    newest = max(int(context.arrival(e, r)[ARRIVAL_SEQUENCE]) for e in (0, 1) for r in range(size))
+    late = [r for r in range(size) if int(context.arrival(newest, r)[ARRIVAL_SEQUENCE]) < newest]
+    return late or [culprit]
+
+
+def _position(report: NDArray[np.int64], reporter: int, plan: Plan | None) -> str:
+    phase = int(report[REPORT_PHASE])
+    peer = int(report[REPORT_PEER])
+    signature, count = int(report[REPORT_SIGNATURE]), int(report[REPORT_COUNT])
+    if phase == PHASE_MAIL:
+        return (
+            f"rank {reporter} waits for rank {peer} in send or recv of {count} bytes of {_DTYPE_NAMES.get(signature)}"
+        )
+    call = describe_signature(signature, count)
+    if phase == PHASE_RUN:
+        step, steps = int(report[REPORT_STEP]), int(report[REPORT_N_STEPS])
+        chunk, piece = int(report[REPORT_CHUNK]), int(report[REPORT_SLICE])
+        stage = f"step {step + 1}/{steps}" if step >= 0 else "copying its input"
+        algorithm = f" ({plan.choice.algorithm})" if plan is not None else ""
+        return (
+            f"rank {reporter} waits in {call}{algorithm} at {stage} for chunk {chunk}, slice {piece}, from rank {peer}"
+            " over shared memory"
+        )
+    if phase == PHASE_EXIT:
+        return f"rank {reporter} waits at the end of {call} for rank {peer} to be done with its arrays"
+    if phase in (PHASE_START, PHASE_ARRIVE):
+        return f"rank {reporter} waits for rank {peer} to call {call}"
+    return f"rank {reporter} waits for rank {peer}"
+
+
+def _ranks(ranks: list[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return "ranks " + ", ".join(map(str, ranks[:-1])) + f" and {ranks[-1]}"

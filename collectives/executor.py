@@ -1,0 +1,448 @@
+"""One communicator's calls: plans, invocations, and what to do when a native call returns early."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import weakref
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multiring.collectives.drivers.control import Layout, Waiting
+from multiring.collectives.drivers.faults import abort_error, mismatch_error
+from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
+from multiring.collectives.invocation import CallRecord, Invocation
+from multiring.collectives.plan import Plan
+from multiring.collectives.request import Request
+from multiring.collectives.schedules.choose import Choice, choose
+from multiring.collectives.schedules.collective import Collective
+from multiring.errors import CommunicatorClosed, MultiringError
+from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
+from multiring.kernels.records import (
+    ABORT_REASON_SHIFT,
+    ABORT_REPORTER_SHIFT,
+    ABORT_USER,
+    ABORTED,
+    ATTACH,
+    CALL_CONTEXT,
+    CALL_COUNT,
+    CALL_DEADLINE_NS,
+    CALL_EPOCH,
+    CALL_PEER,
+    CALL_PHASE,
+    CALL_SEGMENT,
+    CALL_SIGNATURE,
+    CALL_TIMEOUT_NS,
+    CALL_WORDS,
+    CALL_X,
+    CALL_X_BYTES,
+    DONE,
+    LOWER,
+    MAIL_PEER,
+    MAIL_SENDS,
+    MISMATCH,
+    PHASE_MAIL,
+    SIGNATURE_CLOSED,
+    SIGNATURE_REFUSED,
+    WAIT,
+)
+from multiring.topology.host import host_topology
+from multiring.topology.model import Topology
+
+__all__ = ["Executor", "Message", "entries", "open_executors"]
+
+Message = tuple[int, int, DType, int]
+"""(address, count, dtype, peer) of a send or a receive."""
+
+CACHED_PLANS = 256
+CACHED_INVOCATIONS = 1024
+CLOSE_TIMEOUT_S = 2.0
+
+
+class Entries:
+    """The interpreter's entries as machine code."""
+
+    def __init__(self) -> None:
+        from multiring.kernels import abort, interpreter, mail
+        from multiring.kernels.build import native, span_address
+
+        self.run = native(interpreter.run, "int64(int64,int64,int64)")
+        self.advance = native(interpreter.advance, "int64(int64)")
+        self.announce = native(interpreter.announce, "int64(int64,int64)")
+        self.deliver = native(mail.deliver, "int64(int64,int64)")
+        self.abort = native(abort.abort, "int64(int64,int64)")
+        self.span_address = span_address
+
+
+@cache
+def entries() -> Entries:
+    """Return the interpreter's entries, compiled or loaded at their first use."""
+    return Entries()
+
+
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def open_executors() -> list[Executor]:
+    """Return the executors of this process that live, to be closed when it ends."""
+    return list(_executors)
+
+
+class Executor:
+    """Runs the calls of one communicator.
+
+    Parameters
+    ----------
+    rank, size : int
+    exchange : callable
+        Collective: gives every rank the bytes of all.
+    timeout_s : float
+        How long a call waits for the others.
+    waiting, layout
+        Instead of this node's policy and the usual sizes; for tests.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        exchange: Exchange,
+        *,
+        timeout_s: float = 300.0,
+        waiting: Waiting | None = None,
+        layout: Layout | None = None,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.timeout_s = timeout_s
+        self._waiting = waiting
+        self._entries = entries()
+        settings = json.dumps(_settings()).encode()
+        # Rank 0's settings count for all: the choice must not depend on what one rank knows.
+        self._settings: dict[str, str | None] = json.loads(exchange(settings)[0])
+        self._driver = SharedMemory(rank, size, exchange, waiting=waiting, layout=layout)
+        self._context = self._driver.context
+        self._hosts = [f["host"] for f in self._driver.facts]
+        self._plans: OrderedDict[tuple[Request, str, int], Plan] = OrderedDict()
+        self._invocations: OrderedDict[tuple[Request, int, tuple[int, ...] | None], Invocation] = OrderedDict()
+        self._alive: weakref.WeakSet[Invocation] = weakref.WeakSet()
+        self._announcement: NDArray[np.int64] = np.zeros(CALL_WORDS, dtype=np.int64)
+        self._announcement[CALL_CONTEXT] = self._context.address
+        self._error: MultiringError | None = None
+        self.closed = False
+        self._left = False
+        self.over_mpi = False
+        self.local_rank, self.local_size = rank, size
+        self.node, self.n_nodes = 0, 1
+        self.device = "host"
+        self.topology: Topology = host_topology(size)
+        _executors.add(self)
+
+    @property
+    def failed(self) -> bool:
+        """Whether an error closed the communicator."""
+        return self._error is not None and not self._left
+
+    # --- plans ------------------------------------------------------------------------------------------------------
+
+    def choose(self, request: Request, count: int) -> Choice:
+        """Return the schedule that a call gets."""
+        collective = Collective(request.collective, request.root)
+        if request.schedule is not None:
+            return Choice(request.schedule, request.schedule.algorithm, "the caller gave this schedule", ())
+        wire = request.wire_type
+        return choose(
+            collective,
+            self.size,
+            count * request.dtype.itemsize,
+            order=request.order,
+            algorithm=request.algorithm,
+            environment_choice=self._settings["algorithm"],
+            reduces16=wire.kind == "float" and wire.itemsize == 2 and request.algorithm is None,
+        )
+
+    def plan(self, request: Request, count: int) -> Plan:
+        """Return the plan of a call, lowered for this rank."""
+        choice = self.choose(request, count)
+        key = (request, choice.algorithm, id(choice.schedule))
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = Plan(request, choice, self.rank, self._context.layout.n_slots)
+            self._plans[key] = plan
+            if len(self._plans) > CACHED_PLANS:
+                self._plans.popitem(last=False)
+        return plan
+
+    def prepare(self, request: Request, count: int, counts: tuple[int, ...] | None = None) -> Invocation:
+        """Return the invocation of a request for a count.
+
+        Parameters
+        ----------
+        request : Request
+        count : int
+            Elements, as :func:`multiring.collectives.schedules.geometry.geometry` counts them.
+        counts : tuple of int, optional
+            Elements of each part, for the v-forms.
+        """
+        key = (request, count, counts)
+        found = self._invocations.get(key)
+        if found is not None:
+            self._invocations.move_to_end(key)
+            return found
+        self.check()
+        record = CallRecord(
+            self.plan(request, count), self._context, count, counts, self.timeout_s, self._entries.span_address
+        )
+        invocation = Invocation(record, self._entries.run, self._finish)
+        self._invocations[key] = invocation
+        self._alive.add(invocation)
+        if len(self._invocations) > CACHED_INVOCATIONS:
+            self._invocations.popitem(last=False)
+        return invocation
+
+    def describe(self, request: Request, count: int) -> str:
+        """Return the plan of a call, the reason for it, and the alternatives."""
+        return str(self.plan(request, count))
+
+    # --- running ----------------------------------------------------------------------------------------------------
+
+    def _finish(self, invocation: Invocation, code: int) -> None:
+        """Carry on with a call that returned early, until it is done."""
+        record = invocation.record
+        with self._abort_on_interrupt():
+            while code != DONE:
+                if code == WAIT:
+                    pass
+                elif code == ATTACH:
+                    self._driver.attach(int(record.words[CALL_PEER]), int(record.words[CALL_SEGMENT]))
+                elif code == LOWER:
+                    record.enter_variant()
+                else:
+                    self._fail(code, int(record.words[CALL_EPOCH]), record.plan)
+                code = self._entries.advance(record.address)
+
+    @contextlib.contextmanager
+    def _abort_on_interrupt(self) -> Any:
+        """Close the communicator for all when something that is not ours, such as Ctrl-C, ends a call half-way."""
+        try:
+            yield
+        except MultiringError as error:
+            if self._error is None:
+                self.abort(str(error))
+            raise
+        except BaseException as error:
+            self.abort(f"{type(error).__name__} in the middle of a call")
+            raise
+
+    def _fail(self, code: int, epoch: int, plan: Plan | None) -> NoReturn:
+        if code == MISMATCH and not self._context.abort_word:
+            error = mismatch_error(self._context, epoch, self.rank)
+        else:
+            error = abort_error(self._context, self.rank, self._hosts, plan)
+        self._abandon(error)
+        raise error
+
+    def _abandon(self, error: MultiringError) -> None:
+        """Close for good: every later call raises the same error."""
+        self._driver.heap.retire()
+        self._end(error)
+
+    def _end(self, error: MultiringError) -> None:
+        self._error = error
+        self.closed = True
+
+        def refuse(record: int, x: int, out: int) -> int:
+            raise _again(error)
+
+        for invocation in list(self._alive):
+            invocation.disable(refuse)
+        self._invocations.clear()
+
+    def refuse(self) -> None:
+        """Publish the call that this rank would make now as refused, without waiting for the others."""
+        self.check()
+        self._announce(SIGNATURE_REFUSED, self.timeout_s)
+
+    def _announce(self, signature: int, timeout_s: float) -> None:
+        words = self._announcement
+        words[CALL_DEADLINE_NS] = 0
+        words[CALL_TIMEOUT_NS] = int(timeout_s * 1e9)
+        words[CALL_SIGNATURE] = signature
+        with self._abort_on_interrupt():
+            code = WAIT
+            while code == WAIT:
+                code = self._entries.announce(words.ctypes.data, signature)
+            if code != DONE:
+                self._fail(code, int(words[CALL_EPOCH]), None)
+
+    # --- point to point ---------------------------------------------------------------------------------------------
+
+    def send(self, address: int, count: int, dtype: DType, peer: int, timeout_s: float | None = None) -> None:
+        """Send an array to ``peer``; returns when the array may be used again."""
+        self.exchange([(address, count, dtype, peer)], [], timeout_s)
+
+    def recv(self, address: int, count: int, dtype: DType, peer: int, timeout_s: float | None = None) -> None:
+        """Receive an array from ``peer``, which must send as many elements of the same type."""
+        self.exchange([], [(address, count, dtype, peer)], timeout_s)
+
+    def exchange(self, sends: Sequence[Message], receives: Sequence[Message], timeout_s: float | None = None) -> None:
+        """Carry out sends and receives that progress together.
+
+        Parameters
+        ----------
+        sends, receives : sequence of (address, count, dtype, peer)
+            Several between the same two ranks match in the order given.
+        timeout_s : float, optional
+        """
+        self.check()
+        operations = [(1, *m) for m in sends] + [(0, *m) for m in receives]
+        if not operations:
+            return
+        records: NDArray[np.int64] = np.zeros((len(operations), CALL_WORDS), dtype=np.int64)
+        for record, (is_send, address, count, dtype, peer) in zip(records, operations, strict=True):
+            record[CALL_CONTEXT] = self._context.address
+            record[CALL_PHASE] = PHASE_MAIL
+            record[CALL_TIMEOUT_NS] = int((self.timeout_s if timeout_s is None else timeout_s) * 1e9)
+            record[CALL_X] = address
+            record[CALL_X_BYTES] = count * dtype.itemsize
+            record[CALL_COUNT] = count * dtype.itemsize
+            record[CALL_SIGNATURE] = dtype.code
+            record[MAIL_SENDS] = is_send
+            record[MAIL_PEER] = peer
+        addresses: NDArray[np.int64] = np.array([r.ctypes.data for r in records], dtype=np.int64)
+        with self._abort_on_interrupt():
+            code = WAIT
+            while code in (WAIT, ATTACH):
+                if code == ATTACH:
+                    self._driver.attach(int(records[0, CALL_PEER]), int(records[0, CALL_SEGMENT]))
+                code = self._entries.deliver(addresses.ctypes.data, len(addresses))
+            if code != DONE:
+                self._fail(ABORTED, 0, None)
+
+    # --- memory -----------------------------------------------------------------------------------------------------
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DType) -> NDArray[Any]:
+        """Return an array in symmetric memory, its contents undefined.
+
+        Raises
+        ------
+        SharedMemoryError
+            If the heap may not grow that far.
+        """
+        whole = (shape,) if isinstance(shape, int) else tuple(shape)
+        count = int(np.prod(whole, dtype=np.int64))
+        buffer = self._driver.heap.allocate(max(count * dtype.itemsize, 1))
+        # numpy knows no buffer format for bfloat16, so the bytes get their type by a view.
+        flat = np.frombuffer(buffer, dtype=np.uint8)[: count * dtype.itemsize]
+        return flat.view(numpy_dtype(dtype)).reshape(whole)
+
+    def is_symmetric(self, address: int, nbytes: int) -> bool:
+        """Whether a range lies in this process's symmetric memory."""
+        return self._driver.heap.holds(address, nbytes)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def gather_bytes(self, payload: bytes) -> list[bytes]:
+        """Give every rank the bytes of all, by two calls of this communicator."""
+        int64, uint8 = dtype_of("int64"), dtype_of("uint8")
+        sizes = np.zeros(self.size, dtype=np.int64)
+        mine = np.array([len(payload)], dtype=np.int64)
+        self.prepare(Request("all_gather", int64), self.size).run(mine.ctypes.data, sizes.ctypes.data)
+        counts = tuple(int(s) for s in sizes)
+        data = np.frombuffer(payload or b"\0", dtype=np.uint8)
+        everything = np.zeros(max(sum(counts), 1), dtype=np.uint8)
+        gather = self.prepare(Request("all_gather", uint8), sum(counts), counts)
+        gather.run(data.ctypes.data, everything.ctypes.data)
+        ends = np.cumsum(sizes)
+        return [everything[e - n : e].tobytes() for e, n in zip(ends.tolist(), counts, strict=True)]
+
+    def split(self, color: int | None, key: int) -> Executor | None:
+        """Return the communicator of the ranks with this rank's color, in the order of (key, rank).
+
+        Parameters
+        ----------
+        color : int or None
+            None: this rank takes part in the call, and in no new communicator.
+        key : int
+        """
+        rows = [json.loads(b) for b in self.gather_bytes(json.dumps([color, key]).encode())]
+        colors = sorted({c for c, _ in rows if c is not None})
+        mine: Executor | None = None
+        # All ranks walk through all colors, since each exchange is a call of the parent.
+        members = {c: sorted((k, r) for r, (other, k) in enumerate(rows) if other == c) for c in colors}
+        if color is not None:
+            ranks = [r for _, r in members[color]]
+
+            def exchange(payload: bytes) -> list[bytes]:
+                answers = self.gather_bytes(payload)
+                return [answers[r] for r in ranks]
+
+            mine = Executor(
+                ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
+            )
+            mine.over_mpi = self.over_mpi
+        else:
+            for _ in range(SPLIT_EXCHANGES):
+                self.gather_bytes(b"")
+        return mine
+
+    def check(self) -> None:
+        """Raise the error that closed this communicator, or that a peer has found meanwhile.
+
+        Raises
+        ------
+        MultiringError
+        """
+        if self._error is not None:
+            raise _again(self._error)
+        if self._context.abort_word:
+            self._fail(ABORTED, 0, None)
+
+    def abort(self, reason: str) -> None:
+        """Close the communicator for all ranks, without waiting for any.
+
+        Parameters
+        ----------
+        reason : str
+            What the others' errors say.
+        """
+        if self.closed:
+            return
+        if not self._context.abort_word:
+            self._context.abort_text = reason
+        record = (ABORT_USER << ABORT_REASON_SHIFT) | (self.rank << ABORT_REPORTER_SHIFT)
+        self._entries.abort(self._context.address, record)
+        self._abandon(abort_error(self._context, self.rank, self._hosts, None))
+
+    def close(self) -> None:
+        """Leave the communicator; a peer that still calls gets CommunicatorClosed. Closing twice is nothing."""
+        if self.closed:
+            self._driver.close()
+            return
+        with contextlib.suppress(MultiringError):
+            self._announce(SIGNATURE_CLOSED, CLOSE_TIMEOUT_S)
+        if self._error is None:
+            self._left = True
+            self._end(CommunicatorClosed(f"rank {self.rank} has closed this communicator; make a new one"))
+        self._driver.close()
+
+
+SPLIT_EXCHANGES = 4
+"""Exchanges of a new communicator: its settings, the facts, and two agreements."""
+
+
+def _again(error: MultiringError) -> MultiringError:
+    """Return a fresh error of the same kind and text: a traceback belongs to one raise."""
+    return type(error)(*error.args)
+
+
+def _settings() -> dict[str, str | None]:
+    from multiring import __version__
+
+    return {"version": __version__, "algorithm": os.environ.get("MULTIRING_ALGORITHM")}

@@ -1,0 +1,118 @@
+"""From a started process to an executor: find the ranks, group them by node, join them."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import platform
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from multiring.collectives.bootstrap import Bootstrap, connect
+from multiring.collectives.executor import Executor, open_executors
+from multiring.errors import ArgumentError, LaunchError
+
+__all__ = ["from_mpi", "init"]
+
+JOIN_TIMEOUT_S = 60.0
+
+
+def init(device: str, timeout_s: float) -> Executor:
+    """Join the ranks that the launcher started.
+
+    Parameters
+    ----------
+    device : str
+        ``"auto"``, ``"host"`` or ``"cuda"``.
+    timeout_s : float
+        How long a call waits for its peers; ``MULTIRING_TIMEOUT_S`` wins.
+
+    Raises
+    ------
+    LaunchError, SharedMemoryError, ArgumentError
+    """
+    _check_device(device)
+    limit_s = _timeout(timeout_s)
+    return _join(connect(os.environ, min(limit_s, JOIN_TIMEOUT_S)), limit_s, over_mpi="mpi4py.MPI" in sys.modules)
+
+
+def from_mpi(comm: Any, device: str, timeout_s: float) -> Executor:
+    """Join the ranks of an mpi4py communicator, which is duplicated."""
+    from multiring.collectives.bootstrap.mpi import MpiBootstrap
+
+    _check_device(device)
+    limit_s = _timeout(timeout_s)
+    return _join(MpiBootstrap(comm, min(limit_s, JOIN_TIMEOUT_S)), limit_s, over_mpi=True)
+
+
+def _check_device(device: str) -> None:
+    if device == "cuda":
+        raise ArgumentError("device: got 'cuda', wanted 'auto' or 'host': collectives on GPUs are not built yet")
+
+
+def _timeout(timeout_s: float) -> float:
+    text = os.environ.get("MULTIRING_TIMEOUT_S")
+    if text is None:
+        return timeout_s
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0.0 < value < 1e9:
+        raise ArgumentError(f"MULTIRING_TIMEOUT_S: got {text!r}, wanted seconds above 0")
+    return value
+
+
+def _join(bootstrap: Bootstrap, timeout_s: float, *, over_mpi: bool) -> Executor:
+    try:
+        _require_one_node(bootstrap)
+        executor = Executor(bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s)
+    finally:
+        bootstrap.close()
+    executor.over_mpi = over_mpi
+    _leave_at_exit()
+    return executor
+
+
+def _node_identity() -> str:
+    """Return what ranks of one node have in common."""
+    forced = os.environ.get("MULTIRING_HOST_ID")
+    if forced:
+        return forced
+    # Two containers on one machine may have one host name or two: the boot tells machines apart, and whether memory
+    # can be shared is then tried for real.
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return platform.node()
+
+
+def _require_one_node(bootstrap: Bootstrap) -> None:
+    nodes = [json.loads(b) for b in bootstrap.all_gather(json.dumps([_node_identity(), platform.node()]).encode())]
+    names: dict[str, str] = dict(nodes)
+    if len(names) > 1:
+        raise LaunchError(
+            f"the {bootstrap.size} ranks are on {len(names)} nodes ({', '.join(sorted(names.values()))}), wanted one:"
+            " collectives between nodes are not built yet; start all ranks on one host"
+        )
+
+
+@cache
+def _leave_at_exit() -> None:
+    atexit.register(_close_all)
+
+
+def _close_all() -> None:
+    """Tell the peers of every open communicator that this process leaves."""
+    failed = False
+    for executor in open_executors():
+        failed = failed or (executor.over_mpi and executor.failed)
+        executor.close()
+    if failed:
+        # A peer is gone: MPI_Finalize would wait for it for ever, so the process ends without it.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1 if getattr(sys, "last_value", None) is not None else 0)

@@ -1,0 +1,520 @@
+"""Lowering: from a schedule to one program for each rank.
+
+A schedule says which chunk goes where; a program says from which memory to which memory, and whom to wait for. The
+program does not depend on the count. What lowering adds:
+
+- where each value lies: input, output, or a place in a rank's slot;
+- fusion: all reduces into one (rank, chunk) in a step are one instruction, and copies of its result that follow are
+  further destinations of it where they can be reached;
+- scratch places where a step reads and writes the same place;
+- waits, from the hazards between all instructions of all ranks.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from multiring.collectives.schedules.schedule import Schedule
+from multiring.kernels.records import (
+    KIND_CAST_IN,
+    KIND_CAST_OUT,
+    KIND_COPY,
+    KIND_FORWARD,
+    KIND_REDUCE,
+    KIND_REDUCE_FINAL,
+    SPACE_OUT,
+    SPACE_SLOT,
+    SPACE_X,
+)
+
+__all__ = ["Instruction", "Lowered", "Operand", "Wait", "lower"]
+
+FIRST_STEP = -1
+"""The step of what is done before the schedule's first: copies of inputs."""
+
+UNREACHABLE = 9
+"""The order of preference of a place that a rank cannot read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A chunk of one rank's input or output, or a place in its slot."""
+
+    space: int
+    rank: int
+    place: int
+
+    @property
+    def memory(self) -> tuple[bool, int, int]:
+        """What it shares memory with: input and output of a rank may be the same array."""
+        return (self.space == SPACE_SLOT, self.rank, self.place)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait until ``rank`` has done its instruction ``index``, ``lag`` slices back."""
+
+    rank: int
+    index: int
+    lag: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class Instruction:
+    """One thing that a rank does to each slice of a chunk."""
+
+    rank: int
+    kind: int
+    step: int
+    chunk: int
+    sources: list[Operand]
+    destinations: list[Operand]
+    index: int = -1
+    waits: list[Wait] = field(default_factory=list)
+    awaited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """The programs of all ranks.
+
+    Attributes
+    ----------
+    programs : list of list of Instruction
+        For each rank, in the order of execution.
+    exits : list of list of Wait
+        For each rank, what it waits for before it leaves.
+    n_places : int
+        Places in a slot: the most that any rank needs.
+    n_hoisted : list of int
+        For each rank, how many instructions run before the arrival.
+    skews : dict of int to int
+        By step, how many slices an instruction runs behind the first.
+    """
+
+    programs: list[list[Instruction]]
+    exits: list[list[Wait]]
+    n_places: int
+    n_hoisted: list[int]
+    skews: dict[int, int]
+
+
+@dataclass(slots=True)
+class _Value:
+    """What a (rank, chunk) holds between two writes."""
+
+    places: list[Operand]
+    contributors: int
+    producer: Instruction | None
+
+
+class _Lowering:
+    def __init__(
+        self, schedule: Schedule, *, x_visible: bool, out_visible: bool, through_slots: bool, eager: bool, n_slots: int
+    ) -> None:
+        self.schedule = schedule
+        self.collective = schedule.collective
+        self.x_visible = x_visible and not through_slots
+        self.out_visible = out_visible and not through_slots
+        self.through_slots = through_slots
+        self.eager = eager
+        self.n_slots = n_slots
+        self.n_ranks = schedule.n_ranks
+        self.everyone = (1 << self.n_ranks) - 1
+        self.instructions: list[Instruction] = []
+        self.of_chunk: dict[int, list[Instruction]] = defaultdict(list)
+        self.n_places = [0] * self.n_ranks
+        self.place_of: dict[tuple[int, int, int], int] = {}
+        self.outputs = [
+            frozenset(self.collective.after(r, self.n_ranks, schedule.n_chunks).tolist()) for r in range(self.n_ranks)
+        ]
+        self._scan()
+
+    # --- what the schedule will do ----------------------------------------------------------------------------------
+
+    def _scan(self) -> None:
+        """Note in which steps each (rank, chunk) is read by a peer, and written."""
+        self.reads: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self.writes: dict[tuple[int, int], list[int]] = defaultdict(list)
+        for number, step in enumerate(self.schedule.steps):
+            for src, dst, chunk in zip(step.src.tolist(), step.dst.tolist(), step.chunk.tolist(), strict=True):
+                for table, key in ((self.reads, (src, chunk)), (self.writes, (dst, chunk))):
+                    if not table[key] or table[key][-1] != number:
+                        table[key].append(number)
+
+    def _life(self, rank: int, chunk: int, step: int) -> tuple[bool, bool, bool]:
+        """Return what happens to the value that ``step`` writes.
+
+        Returns
+        -------
+        read : bool
+            A peer reads it.
+        clash : bool
+            A peer reads it in the very step that overwrites it.
+        last : bool
+            Nothing overwrites it.
+        """
+        following = next((s for s in self.writes[rank, chunk] if s > step), None)
+        reads = [s for s in self.reads[rank, chunk] if s > step and (following is None or s <= following)]
+        return bool(reads), following is not None and following in reads, following is None
+
+    # --- where values lie -------------------------------------------------------------------------------------------
+
+    def _slot(self, rank: int, chunk: int, avoid: Operand | None = None) -> Operand:
+        """Return the place of a chunk in a rank's slot; a second one where the first is still being read."""
+        for version in (0, 1):
+            key = (rank, chunk, version)
+            if key not in self.place_of:
+                self.place_of[key] = self.n_places[rank]
+                self.n_places[rank] += 1
+            operand = Operand(SPACE_SLOT, rank, self.place_of[key])
+            if operand != avoid:
+                break
+        return operand
+
+    def _readable(self, value: _Value, reader: int) -> Operand:
+        """Return the place of a value that ``reader`` reads it from."""
+
+        def rank_of(operand: Operand) -> int:
+            own = operand.rank == reader
+            if operand.space == SPACE_SLOT:
+                return 1 if own else 0
+            if self.through_slots:
+                return UNREACHABLE
+            visible = self.x_visible if operand.space == SPACE_X else self.out_visible
+            if own:
+                return 0
+            return 2 if visible else UNREACHABLE
+
+        best = min(value.places, key=rank_of)
+        if rank_of(best) == UNREACHABLE:
+            raise RuntimeError(
+                f"lowering {self.schedule.algorithm} {self.collective.name}: rank {reader} cannot read {best}"
+            )
+        return best
+
+    def _homes(self, rank: int, chunk: int, step: int, old: _Value | None) -> tuple[list[Operand], bool]:
+        """Return where the value that ``step`` writes must lie, and whether it must reach the output from a slot."""
+        read, clash, last = self._life(rank, chunk, step)
+        in_output = chunk in self.outputs[rank]
+        out = Operand(SPACE_OUT, rank, chunk)
+        homes: list[Operand] = []
+        use_output = in_output and not self.through_slots and (last or (self.out_visible and not clash))
+        if use_output:
+            homes.append(out)
+        # A peer reads a symmetric output directly, unless the step that overwrites it also reads it.
+        if (read and (not self.out_visible or clash or not use_output)) or not homes:
+            busy = [p for p in old.places if p.space == SPACE_SLOT] if old and step in self.reads[rank, chunk] else []
+            homes.insert(0, self._slot(rank, chunk, busy[0] if busy else None))
+        return homes, last and in_output and self.through_slots
+
+    # --- building ---------------------------------------------------------------------------------------------------
+
+    def _emit(
+        self, rank: int, kind: int, step: int, chunk: int, sources: list[Operand], destinations: list[Operand]
+    ) -> Instruction:
+        instruction = Instruction(rank, kind, step, chunk, sources, destinations)
+        self.instructions.append(instruction)
+        self.of_chunk[chunk].append(instruction)
+        return instruction
+
+    def build(self) -> None:
+        """Emit the instructions of all ranks, step by step."""
+        values = self._inputs()
+        for number in range(self.schedule.n_steps):
+            self._step(number, values)
+        self._outputs(values)
+        self._drop_unread_slots()
+
+    def _inputs(self) -> dict[tuple[int, int], _Value]:
+        """Enter the inputs, with a copy into the slot where peers could not read them in place."""
+        values: dict[tuple[int, int], _Value] = {}
+        for rank in range(self.n_ranks):
+            for chunk in self.collective.before(rank, self.n_ranks, self.schedule.n_chunks).tolist():
+                x = Operand(SPACE_X, rank, chunk)
+                value = _Value([x], 1 << rank, None)
+                read, clash, _ = self._life(rank, chunk, FIRST_STEP)
+                used = read or bool(self.writes[rank, chunk]) or chunk in self.outputs[rank]
+                if (self.through_slots and used) or (read and (not self.x_visible or clash)):
+                    slot = self._slot(rank, chunk)
+                    kind = KIND_CAST_IN if self.through_slots else KIND_COPY
+                    value.producer = self._emit(rank, kind, FIRST_STEP, chunk, [x], [slot])
+                    value.places.append(slot)
+                values[rank, chunk] = value
+        return values
+
+    def _step(self, number: int, values: dict[tuple[int, int], _Value]) -> None:
+        """Turn the transfers of one step into instructions; all of them read the state before it."""
+        groups: dict[tuple[int, int], list[tuple[int, bool]]] = defaultdict(list)
+        step = self.schedule.steps[number]
+        for src, dst, chunk, reduce in zip(
+            step.src.tolist(), step.dst.tolist(), step.chunk.tolist(), step.reduce.tolist(), strict=True
+        ):
+            groups[dst, chunk].append((src, reduce))
+        written: dict[tuple[int, int], _Value] = {}
+        # Nearest source first, so that ranks do not all read from rank 0 at once.
+        for (dst, chunk), arrows in sorted(
+            groups.items(), key=lambda g: (g[0][0], (g[1][0][0] - g[0][0]) % self.n_ranks)
+        ):
+            if arrows[0][1]:
+                written[dst, chunk] = self._reduce(number, dst, chunk, [src for src, _ in arrows], values)
+            else:
+                written[dst, chunk] = self._copy(number, dst, chunk, arrows[0][0], values)
+        values.update(written)
+
+    def _reduce(
+        self, number: int, dst: int, chunk: int, peers: list[int], values: dict[tuple[int, int], _Value]
+    ) -> _Value:
+        old = values[dst, chunk]
+        ranks = sorted([*peers, dst])
+        contributors = 0
+        for rank in ranks:
+            contributors |= values[rank, chunk].contributors
+        homes, cast_out = self._homes(dst, chunk, number, old)
+        kind = KIND_REDUCE_FINAL if contributors == self.everyone else KIND_REDUCE
+        sources = [self._readable(values[rank, chunk], dst) for rank in ranks]
+        instruction = self._emit(dst, kind, number, chunk, sources, homes)
+        if cast_out:
+            out = Operand(SPACE_OUT, dst, chunk)
+            self._emit(dst, KIND_CAST_OUT, number, chunk, [homes[0]], [out])
+            homes = [*homes, out]
+        return _Value(homes, contributors, instruction)
+
+    def _copy(self, number: int, dst: int, chunk: int, src: int, values: dict[tuple[int, int], _Value]) -> _Value:
+        old = values.get((dst, chunk))
+        value = values[src, chunk]
+        homes, cast_out = self._homes(dst, chunk, number, old)
+        producer = value.producer
+        if (
+            producer is not None
+            and producer.rank == src
+            and producer.kind in (KIND_REDUCE, KIND_REDUCE_FINAL)
+            and self.out_visible
+            and homes == [Operand(SPACE_OUT, dst, chunk)]
+            and not any(s >= producer.step and s != number for s in self.writes[dst, chunk] if s < number)
+            and not self._read_since(dst, chunk, producer, number)
+        ):
+            producer.destinations.append(homes[0])
+            return _Value(homes, value.contributors, producer)
+        source = self._readable(value, dst)
+        if self.through_slots:
+            instruction = None
+            if homes[0].space == SPACE_SLOT and (self._life(dst, chunk, number)[0] or not cast_out):
+                instruction = self._emit(dst, KIND_FORWARD, number, chunk, [source], [homes[0]])
+                source = homes[0]
+            else:
+                homes = []
+            if cast_out:
+                out = Operand(SPACE_OUT, dst, chunk)
+                self._emit(dst, KIND_CAST_OUT, number, chunk, [source], [out])
+                homes = [*homes, out]
+            return _Value(homes, value.contributors, instruction)
+        instruction = self._emit(dst, KIND_COPY, number, chunk, [source], homes)
+        return _Value(homes, value.contributors, instruction)
+
+    def _read_since(self, rank: int, chunk: int, producer: Instruction, number: int) -> bool:
+        """Whether somebody but ``producer`` reads a (rank, chunk) from the producer's step to step ``number``."""
+        for s in self.reads[rank, chunk]:
+            if producer.step < s <= number:
+                return True
+        mine = {(SPACE_X, rank, chunk), (SPACE_OUT, rank, chunk)}
+        return any(
+            other is not producer
+            and other.step >= producer.step
+            and any((o.space, o.rank, o.place) in mine for o in other.sources)
+            for other in self.of_chunk[chunk]
+        )
+
+    def _outputs(self, values: dict[tuple[int, int], _Value]) -> None:
+        """Copy what no step wrote from input to output."""
+        for rank in range(self.n_ranks):
+            for chunk in sorted(self.outputs[rank]):
+                if self.writes[rank, chunk]:
+                    continue
+                value = values[rank, chunk]
+                out = Operand(SPACE_OUT, rank, chunk)
+                if self.through_slots:
+                    self._emit(rank, KIND_CAST_OUT, FIRST_STEP, chunk, [value.places[-1]], [out])
+                else:
+                    self._emit(rank, KIND_COPY, FIRST_STEP, chunk, [value.places[0]], [out])
+
+    def _drop_unread_slots(self) -> None:
+        """Forget the places that nobody reads since all copies from them became further destinations."""
+        read = {o for i in self.instructions for o in i.sources if o.space == SPACE_SLOT}
+        for instruction in self.instructions:
+            kept = [o for o in instruction.destinations if o.space != SPACE_SLOT or o in read]
+            instruction.destinations = kept or instruction.destinations[:1]
+        used = {o for i in self.instructions for o in (*i.sources, *i.destinations) if o.space == SPACE_SLOT}
+        number: dict[Operand, Operand] = {}
+        for rank in range(self.n_ranks):
+            places = sorted(o.place for o in used if o.rank == rank)
+            self.n_places[rank] = len(places)
+            for new, old in enumerate(places):
+                number[Operand(SPACE_SLOT, rank, old)] = Operand(SPACE_SLOT, rank, new)
+        for instruction in self.instructions:
+            instruction.sources = [number.get(o, o) for o in instruction.sources]
+            instruction.destinations = [number.get(o, o) for o in instruction.destinations]
+
+    # --- order and waits --------------------------------------------------------------------------------------------
+
+    def finish(self) -> Lowered:
+        """Order the instructions of each rank and find out whom each has to wait for."""
+        programs: list[list[Instruction]] = [[] for _ in range(self.n_ranks)]
+        # sorted() is stable: within a step, the order of emission.
+        for instruction in sorted(self.instructions, key=lambda i: (i.step, self._late(i))):
+            instruction.index = len(programs[instruction.rank])
+            programs[instruction.rank].append(instruction)
+        hoisted = [0] * self.n_ranks
+        if self.eager:
+            for rank, program in enumerate(programs):
+                while hoisted[rank] < len(program) and self._is_hoisted(program[hoisted[rank]]):
+                    hoisted[rank] += 1
+        self._find_hazards()
+        if any(self.n_places) and not self.eager:
+            self._find_slot_waits(programs)
+        for program in programs:
+            for instruction in program:
+                instruction.waits = _latest(instruction.waits)
+        exits = self._find_exits()
+        for waits in (*(i.waits for p in programs for i in p), *exits):
+            for wait in waits:
+                programs[wait.rank][wait.index].awaited = True
+        return Lowered(programs, exits, max(self.n_places), hoisted, self._skews())
+
+    def _late(self, instruction: Instruction) -> bool:
+        """Whether an instruction may come after those that peers wait for."""
+        return instruction.step == FIRST_STEP and instruction.destinations[0].space == SPACE_OUT
+
+    def _is_hoisted(self, instruction: Instruction) -> bool:
+        return self.eager and instruction.step == FIRST_STEP and instruction.destinations[0].space == SPACE_SLOT
+
+    def _find_hazards(self) -> None:
+        """Derive the waits within a slice.
+
+        ::
+
+            step:      0          1          2
+            writer ----W
+            reader       `------->R                     read after write
+            writer                 `---------->W        write after read
+        """
+        writer: dict[tuple[bool, int, int], Instruction] = {}
+        readers: dict[tuple[bool, int, int], list[Instruction]] = defaultdict(list)
+        by_step: dict[int, list[Instruction]] = defaultdict(list)
+        for instruction in self.instructions:
+            by_step[instruction.step].append(instruction)
+        for number in sorted(by_step):
+            # Within a step a rank's own instructions run in order; those of other ranks are unordered.
+            # A copy of an input to the same chunk of the output changes no value that a peer could read.
+            ordered = sorted((i for i in by_step[number] if not self._late(i)), key=lambda i: i.index)
+            for instruction in ordered:
+                for operand in instruction.sources:
+                    self._wait_on(instruction, writer.get(operand.memory))
+                    readers[operand.memory].append(instruction)
+            for instruction in ordered:
+                for operand in instruction.destinations:
+                    self._wait_on(instruction, writer.get(operand.memory))
+                    for reader in readers[operand.memory]:
+                        self._wait_on(instruction, reader)
+            for instruction in ordered:
+                for operand in instruction.destinations:
+                    writer[operand.memory] = instruction
+                    readers[operand.memory] = []
+
+    def _wait_on(self, instruction: Instruction, earlier: Instruction | None) -> None:
+        if earlier is None or earlier.rank == instruction.rank:
+            return
+        if self._is_hoisted(earlier):
+            return  # The arrival has ordered it.
+        if earlier.step >= instruction.step:
+            raise RuntimeError(
+                f"lowering {self.schedule.algorithm} {self.collective.name}: step {instruction.step} of rank"
+                f" {instruction.rank} would wait for step {earlier.step} of rank {earlier.rank}"
+            )
+        instruction.waits.append(Wait(earlier.rank, earlier.index))
+
+    def _find_slot_waits(self, programs: list[list[Instruction]]) -> None:
+        """Derive the waits between slices: who first writes a place waits for what touched it K slices ago."""
+        touched: dict[tuple[bool, int, int], dict[int, int]] = defaultdict(dict)
+        for program in programs:
+            for instruction in program:
+                for operand in (*instruction.sources, *instruction.destinations):
+                    if operand.space == SPACE_SLOT:
+                        touched[operand.memory][instruction.rank] = instruction.index
+        for rank, program in enumerate(programs):
+            fresh = set()
+            for instruction in program:
+                for operand in instruction.destinations:
+                    if operand.space == SPACE_SLOT and operand.memory not in fresh:
+                        fresh.add(operand.memory)
+                        instruction.waits.extend(
+                            Wait(peer, index, self.n_slots)
+                            for peer, index in touched[operand.memory].items()
+                            if peer != rank
+                        )
+
+    def _find_exits(self) -> list[list[Wait]]:
+        """Derive what each rank waits for before it leaves: the peers' last access to its arrays."""
+        exits: list[list[Wait]] = [[] for _ in range(self.n_ranks)]
+        for instruction in self.instructions:
+            for operand in (*instruction.sources, *instruction.destinations):
+                if operand.space != SPACE_SLOT and operand.rank != instruction.rank:
+                    exits[operand.rank].append(Wait(instruction.rank, instruction.index))
+        return [_latest(waits) for waits in exits]
+
+    def _skews(self) -> dict[int, int]:
+        """Let later steps run behind by up to K - 2 slices, so that ranks wait less for each other."""
+        steps = sorted({i.step for i in self.instructions})
+        most = self.n_slots - 2
+        if not any(self.n_places) or self.eager:
+            return dict.fromkeys(steps, 0)
+        if len(steps) <= most + 1:
+            return {s: k for k, s in enumerate(steps)}
+        return {s: k * most // (len(steps) - 1) for k, s in enumerate(steps)}
+
+
+def _latest(waits: list[Wait]) -> list[Wait]:
+    """Keep, for each rank and lag, the wait that implies the others."""
+    best: dict[tuple[int, int], int] = {}
+    for wait in waits:
+        key = (wait.rank, wait.lag)
+        best[key] = max(best.get(key, -1), wait.index)
+    return [Wait(rank, index, lag) for (rank, lag), index in sorted(best.items())]
+
+
+def lower(
+    schedule: Schedule,
+    *,
+    x_visible: bool = False,
+    out_visible: bool = False,
+    through_slots: bool = False,
+    eager: bool = False,
+    n_slots: int = 4,
+) -> Lowered:
+    """Lower a schedule to one program for each rank.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Verified.
+    x_visible, out_visible : bool
+        Whether all ranks' inputs, and outputs, lie in memory that every rank reads and writes.
+    through_slots : bool
+        Whether every value passes through a slot in the wire type: inputs are cast on the way in, results
+        on the way out.
+    eager : bool
+        Whether the slots are the payload areas of the arrival lines, and copies of inputs run before the arrival.
+    n_slots : int
+        Slots of each rank, at least 3.
+    """
+    lowering = _Lowering(
+        schedule,
+        x_visible=x_visible,
+        out_visible=out_visible,
+        through_slots=through_slots,
+        eager=eager,
+        n_slots=n_slots,
+    )
+    lowering.build()
+    return lowering.finish()

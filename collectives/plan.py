@@ -1,0 +1,208 @@
+"""A plan: a schedule lowered for one request, as flat int64 tables, one program for each variant."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from multiring.collectives.lowering import Instruction, Lowered, Operand, Wait, lower
+from multiring.collectives.request import Request
+from multiring.collectives.schedules.choose import Choice
+from multiring.collectives.schedules.geometry import Geometry, geometry
+from multiring.kernels.records import (
+    INSTRUCTION_CHUNK,
+    INSTRUCTION_DESTINATION_END,
+    INSTRUCTION_KIND,
+    INSTRUCTION_POST,
+    INSTRUCTION_SKEW,
+    INSTRUCTION_SOURCE_BEGIN,
+    INSTRUCTION_SOURCE_END,
+    INSTRUCTION_STEP,
+    INSTRUCTION_WAIT_BEGIN,
+    INSTRUCTION_WAIT_END,
+    INSTRUCTION_WORDS,
+    OPERAND_WORDS,
+    PROGRAM_EXIT_BEGIN,
+    PROGRAM_EXIT_END,
+    PROGRAM_HOISTED,
+    PROGRAM_INSTRUCTIONS,
+    PROGRAM_MAX_SKEW,
+    PROGRAM_N_INSTRUCTIONS,
+    PROGRAM_N_PLACES,
+    PROGRAM_N_STEPS,
+    PROGRAM_OPERANDS,
+    PROGRAM_STRIDE,
+    PROGRAM_WAITS,
+    PROGRAM_WORDS,
+    VARIANT_OUT,
+    VARIANT_X,
+    WAIT_WORDS,
+)
+
+__all__ = ["EAGER", "Plan", "Table", "encode"]
+
+Table = NDArray[np.int64]
+
+EAGER = -1
+"""The variant whose slots are the arrival lines' payload areas."""
+
+
+def encode(lowered: Lowered, rank: int, n_steps: int) -> Table:
+    """Write one rank's program as words (layout: :mod:`multiring.kernels.records`)."""
+    stride = max((len(p) for p in lowered.programs), default=0)
+    waits: list[int] = []
+    operands: list[int] = []
+    rows: list[int] = []
+
+    def add_waits(items: Iterable[Wait]) -> tuple[int, int]:
+        begin = len(waits) // WAIT_WORDS
+        for wait in items:
+            skew = lowered.skews[lowered.programs[wait.rank][wait.index].step]
+            waits.extend((wait.rank, skew * stride + wait.index + 1, wait.lag))
+        return begin, len(waits) // WAIT_WORDS
+
+    def add_operands(items: Iterable[Operand]) -> int:
+        for item in items:
+            operands.extend((item.space, item.rank, item.place))
+        return len(operands) // OPERAND_WORDS
+
+    for instruction in lowered.programs[rank]:
+        row = [0] * INSTRUCTION_WORDS
+        row[INSTRUCTION_KIND] = instruction.kind
+        row[INSTRUCTION_CHUNK] = instruction.chunk
+        row[INSTRUCTION_SKEW] = lowered.skews[instruction.step]
+        row[INSTRUCTION_WAIT_BEGIN], row[INSTRUCTION_WAIT_END] = add_waits(instruction.waits)
+        row[INSTRUCTION_SOURCE_BEGIN] = len(operands) // OPERAND_WORDS
+        row[INSTRUCTION_SOURCE_END] = add_operands(instruction.sources)
+        row[INSTRUCTION_DESTINATION_END] = add_operands(instruction.destinations)
+        row[INSTRUCTION_POST] = int(instruction.awaited)
+        row[INSTRUCTION_STEP] = instruction.step
+        rows.extend(row)
+    header = [0] * PROGRAM_WORDS
+    header[PROGRAM_N_INSTRUCTIONS] = len(lowered.programs[rank])
+    header[PROGRAM_STRIDE] = stride
+    header[PROGRAM_MAX_SKEW] = max(lowered.skews.values(), default=0)
+    header[PROGRAM_N_PLACES] = lowered.n_places
+    header[PROGRAM_HOISTED] = lowered.n_hoisted[rank]
+    header[PROGRAM_EXIT_BEGIN], header[PROGRAM_EXIT_END] = add_waits(lowered.exits[rank])
+    header[PROGRAM_N_STEPS] = n_steps
+    header[PROGRAM_INSTRUCTIONS] = PROGRAM_WORDS
+    header[PROGRAM_WAITS] = PROGRAM_WORDS + len(rows)
+    header[PROGRAM_OPERANDS] = PROGRAM_WORDS + len(rows) + len(waits)
+    return np.array(header + rows + waits + operands, dtype=np.int64)
+
+
+class Plan:
+    """A schedule for one request, and its programs.
+
+    Parameters
+    ----------
+    request : Request
+    choice : Choice
+        The schedule, and why it was chosen.
+    rank : int
+        Whose programs.
+    n_slots : int
+        Slots of each rank.
+
+    Notes
+    -----
+    Nothing here depends on the count but through the choice: one plan serves all counts of its size class.
+    """
+
+    def __init__(self, request: Request, choice: Choice, rank: int, n_slots: int) -> None:
+        self.request = request
+        self.choice = choice
+        self.schedule = choice.schedule
+        self.rank = rank
+        self.n_slots = n_slots
+        operation = request.operation
+        scaled = operation is not None and operation.name == "premul_sum"
+        self.through_slots = request.wire_type != request.dtype or scaled
+        self._lowered: dict[int, Lowered] = {}
+        self._programs: dict[int, Table] = {}
+
+    def seen_from(self, rank: int) -> Plan:
+        """Return the plan of another rank; the two share what does not depend on the rank."""
+        plan = Plan(self.request, self.choice, rank, self.n_slots)
+        plan._lowered = self._lowered
+        return plan
+
+    def lowered(self, variant: int) -> Lowered:
+        """Return the programs of all ranks.
+
+        Parameters
+        ----------
+        variant : int
+            ``VARIANT_X | VARIANT_OUT``, or EAGER.
+        """
+        if variant not in self._lowered:
+            eager = variant == EAGER
+            self._lowered[variant] = lower(
+                self.schedule,
+                x_visible=not eager and bool(variant & VARIANT_X),
+                out_visible=not eager and bool(variant & VARIANT_OUT),
+                through_slots=self.through_slots,
+                eager=eager,
+                n_slots=self.n_slots,
+            )
+        return self._lowered[variant]
+
+    def program(self, variant: int) -> Table:
+        """Return this rank's program, as words."""
+        if variant not in self._programs:
+            self._programs[variant] = encode(self.lowered(variant), self.rank, self.schedule.n_steps)
+        return self._programs[variant]
+
+    def instruction(self, variant: int, rank: int, index: int) -> Instruction | None:
+        """Return an instruction of any rank, for messages."""
+        program = self.lowered(variant).programs[rank]
+        return program[index] if 0 <= index < len(program) else None
+
+    def geometry(self, count: int, counts: tuple[int, ...] | None) -> Geometry:
+        """Return where the chunks lie in arrays of ``count`` elements."""
+        schedule = self.schedule
+        return geometry(schedule.collective, schedule.n_ranks, schedule.n_chunks, count, counts)
+
+    def fits_eager(self, longest: int, room_bytes: int) -> bool:
+        """Whether a slot for chunks of ``longest`` elements fits an arrival line's payload area."""
+        place_bytes = (longest * self.request.wire_type.itemsize + 7) & ~7
+        return self.lowered(EAGER).n_places * place_bytes <= room_bytes
+
+    def hash(self, counts: tuple[int, ...] | None) -> int:
+        """Return 24 bits that differ when two ranks would not run the same plan."""
+        operation = self.request.operation
+        state = zlib.crc32(self.choice.algorithm.encode())
+        for step in self.schedule.steps:
+            for column in (step.src, step.dst, step.chunk, step.reduce):
+                state = zlib.crc32(column.tobytes(), state)
+        if counts is not None:
+            state = zlib.crc32(np.asarray(counts, dtype=np.int64).tobytes(), state)
+        if operation is not None:
+            state = zlib.crc32(np.float64(operation.scale).tobytes(), state)
+            if operation.function is not None:
+                state = zlib.crc32(_code_of(operation.function), state)
+        return state & 0xFFFFFF
+
+    def __str__(self) -> str:
+        collective = self.schedule.collective
+        request = self.request
+        size = f"{self.schedule.n_ranks} ranks, {self.schedule.n_chunks} chunks"
+        lines = [
+            f"{collective.name} of {request.dtype.name}, {size}: {self.choice.algorithm}, {self.schedule.n_steps} steps",
+            f"  because {self.choice.reason}",
+        ]
+        for number, step in enumerate(self.schedule.steps):
+            lines.append(f"  step {number}: " + "  ".join(str(t) for t in step))
+        lines.extend(f"  not {other.algorithm}: {other.reason}" for other in self.choice.alternatives)
+        return "\n".join(lines)
+
+
+def _code_of(function: Any) -> bytes:
+    plain = getattr(function, "py_func", function)
+    code = getattr(plain, "__code__", None)
+    return code.co_code + repr(code.co_consts).encode() if code is not None else repr(plain).encode()

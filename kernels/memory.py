@@ -1,0 +1,64 @@
+"""Memory as plain Python sees it: registered buffers only, every access checked.
+
+The Python form of the primitives goes through this module, so that a schedule run in plain Python fails at its first
+access outside every buffer, or off its alignment, instead of corrupting something.
+"""
+
+from __future__ import annotations
+
+import bisect
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["check", "forget", "register", "register_span", "span", "words"]
+
+_starts: list[int] = []
+_sizes: dict[int, int] = {}
+_spans: list[Callable[..., None]] = []
+
+
+def register(address: int, n_bytes: int) -> None:
+    """Allow accesses to a buffer."""
+    if address not in _sizes:
+        bisect.insort(_starts, address)
+    _sizes[address] = n_bytes
+
+
+def forget(address: int) -> None:
+    """Disallow accesses to a buffer again."""
+    if _sizes.pop(address, None) is not None:
+        _starts.remove(address)
+
+
+def check(address: int, n_bytes: int, alignment: int) -> int:
+    """Return ``address`` if the access is legal.
+
+    Raises
+    ------
+    MemoryError
+        Naming the address, and whether it is misaligned or outside every buffer.
+    """
+    address = int(address)
+    if address % alignment:
+        raise MemoryError(f"misaligned {n_bytes}-byte access at {address:#x}")
+    index = bisect.bisect_right(_starts, address) - 1
+    if index < 0 or address + n_bytes > _starts[index] + _sizes[_starts[index]]:
+        raise MemoryError(f"{n_bytes} bytes at {address:#x} lie outside every buffer")
+    return address
+
+
+def words(address: int) -> ctypes.c_int64:
+    """Return the word at an address."""
+    return ctypes.c_int64.from_address(check(address, 8, 8))
+
+
+def register_span(function: Callable[..., None]) -> int:
+    """Return a number that stands for a span kernel in plain Python."""
+    _spans.append(function)
+    return len(_spans)
+
+
+def span(number: int) -> Callable[..., Any]:
+    """Return the span kernel of a number."""
+    return _spans[int(number) - 1]
