@@ -10,7 +10,14 @@ import click
 
 from multiring.bench.plan_command import check_output, collective_name
 from multiring.bench.plot import check_plot
-from multiring.bench.simulate_report import Report, collective_report, training_report, write_csv, write_json, write_plot
+from multiring.bench.simulate_report import (
+    Report,
+    collective_report,
+    training_report,
+    write_csv,
+    write_json,
+    write_plot,
+)
 from multiring.bench.sizes import parse_bytes, parse_factor, sweep_sizes
 from multiring.errors import ArgumentError, MultiringError
 
@@ -28,7 +35,8 @@ Example:
 
 \b
 Nothing is measured: times follow from the schedules that would be executed and from the constants of the topology. A
-list of sizes may hold ranges, FIRST:LAST or FIRST:LAST:FACTOR. Without a file, --json and --csv write to standard output.
+list of sizes may hold ranges, FIRST:LAST or FIRST:LAST:FACTOR. Without a file, --json and --csv write to standard
+output.
 """
 
 
@@ -46,7 +54,7 @@ list of sizes may hold ranges, FIRST:LAST or FIRST:LAST:FACTOR. Without a file, 
     help="Training steps instead of a collective.",
 )
 @click.option("--dtype", default="float32", show_default=True, help="Of the gradients of a workload.")
-@click.option("--weights-dtype", default="float32", show_default=True, help="Of weights gathered after a sharded update.")
+@click.option("--weights-dtype", default="float32", show_default=True, help="Of gathered weights.")
 @click.option("--bucket", default="25M", show_default=True, metavar="SIZE", help="Gradients that travel together.")
 @click.option("--compute-ms", type=float, metavar="MS", help="Forward and backward of one GPU, if known better.")
 @click.option("--update-fraction", type=float, metavar="F", help="The update's share of a step, if known better.")

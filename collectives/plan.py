@@ -44,7 +44,6 @@ from multiring.kernels.records import (
     VARIANT_X,
     WAIT_WORDS,
 )
-
 from multiring.topology.model import Topology
 
 __all__ = ["EAGER", "Plan", "Table", "encode"]

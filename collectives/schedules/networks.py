@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 __all__ = ["NETWORKS", "Layer", "Network"]
 
@@ -134,9 +135,11 @@ def _gnmt() -> Network:
         return Layer(name, n_parameters, 2.0 * tokens * n_parameters)
 
     layers = [Layer("embedding", vocabulary * width, 0.0)]  # shared by both sides
-    layers += [lstm("encoder0", width, 2), lstm("encoder1", 2 * width), lstm("encoder2", width), lstm("encoder3", width)]
+    layers += [lstm("encoder0", width, 2), lstm("encoder1", 2 * width)]
+    layers += [lstm("encoder2", width), lstm("encoder3", width)]
     layers.append(lstm("decoder0", width))
-    layers.append(Layer("attention", 2 * width * width + 2 * width, 2.0 * tokens * (2 * width * width + 2 * tokens * width)))
+    attending = 2.0 * tokens * (2 * width * width + 2 * tokens * width)
+    layers.append(Layer("attention", 2 * width * width + 2 * width, attending))
     layers += [lstm(f"decoder{index}", 2 * width) for index in (1, 2, 3)]
     layers.append(Layer("classifier", width * vocabulary + vocabulary, 2.0 * tokens * width * vocabulary))
     source = "Wu et al. 2016, GNMT, with the four layers a side, 1024 units and 32320 word pieces of MLPerf (assumed)"
@@ -149,12 +152,12 @@ def _ncf() -> Network:
         Layer("embedding.factors", (users + items) * factors, 2.0 * factors),
         Layer("embedding.layers", (users + items) * sizes[0] // 2, 0.0),
     ]
-    for index, (into, out) in enumerate(zip(sizes, sizes[1:], strict=False)):
+    for index, (into, out) in enumerate(pairwise(sizes)):
         layers.append(Layer(f"layer{index}", into * out + out, 2.0 * into * out))
     layers.append(Layer("predictor", factors + sizes[-1] + 1, 2.0 * (factors + sizes[-1])))
     source = (
-        "He et al. 2017, Neural collaborative filtering, NeuMF; MovieLens-20M, 64 factors and layers 256-256-128-64 as in "
-        "MLPerf v0.5 (assumed)"
+        "He et al. 2017, Neural collaborative filtering, NeuMF; MovieLens-20M, 64 factors and layers 256-256-128-64 as "
+        "in MLPerf v0.5 (assumed)"
     )
     return Network(tuple(layers), "pair of a user and a film", source)
 

@@ -191,7 +191,7 @@ def workload(
     share = update_us / (compute_us + update_us)
     shown = (
         Assumption("parameters", f"{network.n_parameters} in {len(network.layers)} layers", network.source),
-        Assumption("batch", f"{training.samples} per GPU; a sample is a {network.sample}", training.batch_source),
+        Assumption("batch", f"{training.samples} samples per GPU; a sample: {network.sample}", training.batch_source),
         Assumption(
             "compute", f"{forward_us / 1000:.2f} ms forward, {(compute_us - forward_us) / 1000:.2f} ms backward", source
         ),
