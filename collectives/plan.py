@@ -126,6 +126,12 @@ class Plan:
         self._lowered: dict[int, Lowered] = {}
         self._programs: dict[int, Table] = {}
 
+    def seen_from(self, rank: int) -> Plan:
+        """Return the plan of another rank; the two share what does not depend on the rank."""
+        plan = Plan(self.request, self.choice, rank, self.n_slots)
+        plan._lowered = self._lowered
+        return plan
+
     def lowered(self, variant: int) -> Lowered:
         """Return the programs of all ranks.
 

@@ -143,14 +143,17 @@ CALL_PARAMETERS: Final = 30
 """Address of the span kernels' parameter block."""
 CALL_VARIANT: Final = 31
 CALL_KINDS: Final = 32
-"""For each kind: span kernel (0: copy), bytes of a source element, bytes of a destination element."""
-CALL_WIRE_BYTES: Final = 50
+"""For each kind: span kernel (0: copy), bytes of a source and of a destination element, and the span kernel that writes
+past the caches (0: none)."""
+CALL_WIRE_BYTES: Final = 56
 """Bytes of an element in the slots."""
-CALL_PLACE_BYTES: Final = 51
-CALL_BLOCK: Final = 52
+CALL_PLACE_BYTES: Final = 57
+CALL_BLOCK: Final = 58
 """Elements between two looks at ABORT."""
-CALL_ENTERED_NS: Final = 53
-CALL_N_CALLS: Final = 54
+CALL_ENTERED_NS: Final = 59
+CALL_N_CALLS: Final = 60
+CALL_STREAM: Final = 61
+"""1: results go past the caches, where they do not overwrite what was just read."""
 CALL_WORDS: Final = 64
 
 PHASE_START: Final = 0
@@ -240,6 +243,7 @@ KIND_CAST_OUT: Final = 4
 KIND_FORWARD: Final = 5
 """Slot to slot."""
 N_KINDS: Final = 6
+KIND_WORDS: Final = 4
 
 VARIANT_X: Final = 1
 VARIANT_OUT: Final = 2
