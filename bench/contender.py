@@ -21,6 +21,7 @@ class Contender(Protocol):
     @property
     def name(self) -> str:
         """Short name, as in ``--peer``."""
+        ...
 
     def bind(self, case: Case, send: Any, receive: Any, in_place: bool) -> Call | None:
         """Return a call that does the case on these arrays.
@@ -40,6 +41,7 @@ class Contender(Protocol):
 
     def how(self, case: Case, in_place: bool) -> str:
         """Say in a few words what the call does, for the JSON report."""
+        ...
 
 
 class Ours:
@@ -82,10 +84,11 @@ class Ours:
             arguments = (send, following, receive, before)
             return comm.prepare("send_recv", *arguments) if self._prepared else partial(comm.send_recv, *arguments)
         options: dict[str, Any] = {}
-        if shape.rooted:
+        if shape.rooted and case.root:
             options["root"] = case.root
         if shape.reduces:
-            options["op"] = case.operation
+            if case.operation_name != "sum":  # as users write it: what is the default is left out
+                options["op"] = case.operation
             wanted = {"wire": self._wire, "order": self._order}
             options |= {key: value for key, value in wanted.items() if value is not None}
         if self.algorithm is not None:

@@ -6,9 +6,8 @@ arithmetic. The bytes are those of the schedule that moves least: a rank gets wh
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from multiring.bench.cases import Case
 from multiring.bench.meeting import Meeting
@@ -16,68 +15,89 @@ from multiring.bench.meeting import Meeting
 __all__ = ["Copy", "Limit", "limit_bytes", "limit_copies", "region_bytes"]
 
 
+_BLOCK_BYTES = 64 << 10
+
+
 class Copy(NamedTuple):
-    """One copy, in elements: from a rank's send buffer to the receiver's receive buffer."""
+    """One copy, in elements, into a rank's receive buffer.
+
+    Attributes
+    ----------
+    source_rank, source : int
+        Whose buffer, and from which element.
+    result : bool
+        Whether it is the source's receive buffer (a result on its way), not its send buffer.
+    destination_rank, destination : int
+    length : int
+    """
 
     source_rank: int
     source: int
+    destination_rank: int
     destination: int
     length: int
+    result: bool = False
 
 
 def limit_copies(case: Case, rank: int, in_place: bool) -> list[Copy]:
-    """Return what ``rank`` must copy.
+    """Return what ``rank`` copies, in order.
 
     Parameters
     ----------
     case : Case
     rank : int
-        The receiver.
     in_place : bool
         In place, what a rank already holds is not copied.
 
     Notes
     -----
-    With P ranks and a vector of n elements: all_reduce brings each rank its own n/P from the P-1 others (to be
-    combined), then the P-1 other results of n/P: 2(P-1)/P n in all. reduce is the same with the second half only at the
-    root. reduce_scatter is the first half. The others deliver each part from its owner, and out of place a rank's own
-    part too.
+    With P ranks and a vector of n elements: all_reduce has each rank fetch its own n/P from the P-1 others (to be
+    combined), and deliver that part of the result to them: each gets 2(P-1)/P n in all. reduce delivers to the root
+    only; reduce_scatter is the first half. In the others each rank fetches its parts from their owners, and out of
+    place its own part too.
     """
     ranks = range(case.n_ranks)
     others = [other for other in ranks if other != rank]
     count = case.count
+    holds_own = others if in_place else list(ranks)
+    fetched: list[tuple[int, int, int]] = []  # (from which rank, at which element, to which element), count elements
     match case.collective:
         case "all_reduce" | "reduce":
-            bounds = [count * part // case.n_ranks for part in range(case.n_ranks + 1)]
-            start, length = bounds[rank], bounds[rank + 1] - bounds[rank]
-            copies = [Copy(other, start, start, length) for other in others]
-            if case.collective == "all_reduce" or rank == case.root:
-                copies += [
-                    Copy(other, bounds[other], bounds[other], bounds[other + 1] - bounds[other]) for other in others
-                ]
+            start, end = (count * part // case.n_ranks for part in (rank, rank + 1))
+            to = others if case.collective == "all_reduce" else [case.root] if rank != case.root else []
+            copies = [Copy(other, start, rank, start, end - start) for other in others]
+            copies += [Copy(rank, start, other, start, end - start, True) for other in to]
+            return [copy for copy in copies if copy.length]
         case "reduce_scatter":
-            copies = [Copy(other, rank * count, 0, count) for other in others]
+            fetched = [(other, rank * count, 0) for other in others]
         case "broadcast":
-            copies = [] if in_place and rank == case.root else [Copy(case.root, 0, 0, count)]
+            fetched = [(case.root, 0, 0)] if case.root in holds_own else []
         case "all_gather":
-            copies = [Copy(other, 0, other * count, count) for other in (others if in_place else ranks)]
+            fetched = [(other, 0, other * count) for other in holds_own]
         case "gather":
-            receives = [] if rank != case.root else others if in_place else ranks
-            copies = [Copy(other, 0, other * count, count) for other in receives]
+            fetched = [(other, 0, other * count) for other in holds_own] if rank == case.root else []
         case "scatter":
-            copies = [] if in_place and rank == case.root else [Copy(case.root, rank * count, 0, count)]
+            fetched = [(case.root, rank * count, 0)] if case.root in holds_own else []
         case "all_to_all":
-            copies = [Copy(other, rank * count, other * count, count) for other in ranks]
+            fetched = [(other, rank * count, other * count) for other in ranks]
         case _:
-            copies = [Copy((rank - 1) % case.n_ranks, 0, 0, count)]
-    return [copy for copy in copies if copy.length]
+            fetched = [((rank - 1) % case.n_ranks, 0, 0)]
+    return [Copy(owner, source, rank, destination, count) for owner, source, destination in fetched if count]
 
 
 def limit_bytes(case: Case, in_place: bool) -> int:
-    """Return the bytes that the busiest receiver copies."""
-    return case.dtype.itemsize * max(
-        sum(copy.length for copy in limit_copies(case, rank, in_place)) for rank in range(case.n_ranks)
-    )
+    """Return the bytes that the busiest receiver gets."""
+    received = [0] * case.n_ranks
+    for rank in range(case.n_ranks):
+        for copy in limit_copies(case, rank, in_place):
+            received[copy.destination_rank] += copy.length
+    return case.dtype.itemsize * max(received)
+
+
+def region_bytes(case: Case) -> int:
+    """Return the bytes of shared memory that each rank needs for a case."""
+    send_bytes, receive_bytes = (n * case.dtype.itemsize for n in (case.send_count, case.receive_count))
+    return _page(send_bytes) + max(send_bytes, receive_bytes)
 
 
 class Limit:
@@ -86,7 +106,7 @@ class Limit:
     Parameters
     ----------
     meeting : Meeting
-        With a region of at least the send and the receive buffer of the largest case.
+        With a region of at least :func:`region_bytes` of the largest case.
     """
 
     name = "limit"
@@ -94,49 +114,52 @@ class Limit:
     def __init__(self, meeting: Meeting) -> None:
         self._meeting = meeting
 
-    def bind(self, case: Case, in_place: bool) -> tuple[Any, Any]:
+    def bind(self, case: Case, in_place: bool) -> tuple[Any, Callable[[], object]]:
         """Return the rank's send buffer, to be rewritten before each call, and the call.
 
         Returns
         -------
-        send : ndarray
+        send : ndarray of uint8
             Of the case's size, in shared memory.
         call : callable
         """
         meeting, itemsize, rank = self._meeting, case.dtype.itemsize, self._meeting.rank
         send_bytes, receive_bytes = case.send_count * itemsize, case.receive_count * itemsize
         # In place the larger buffer is both: see Case.split.
-        whole_bytes = max(send_bytes, receive_bytes)
-        gap = 0 if in_place else _page(send_bytes)
+        own_part = {"send": send_bytes, "receive": receive_bytes} if in_place else {}
 
-        def source_address(owner: int) -> int:
-            offset = owner * send_bytes if in_place and case.shape.in_place == "send" else 0
-            return _address(meeting.region(owner, whole_bytes)) + offset
+        def send_start(owner: int) -> int:
+            return owner * own_part.get("send", 0) if case.shape.in_place == "send" else 0
 
-        offset = rank * receive_bytes if in_place and case.shape.in_place == "receive" else 0
-        destination = _address(meeting.region(rank, whole_bytes)) + gap + offset
+        def receive_start(owner: int) -> int:
+            if not in_place:
+                return _page(send_bytes)
+            return owner * own_part["receive"] if case.shape.in_place == "receive" else 0
+
         copies = [
             (
-                destination + copy.destination * itemsize,
-                source_address(copy.source_rank) + copy.source * itemsize,
+                meeting.address(copy.destination_rank)
+                + receive_start(copy.destination_rank)
+                + copy.destination * itemsize,
+                meeting.address(copy.source_rank)
+                + (receive_start if copy.result else send_start)(copy.source_rank)
+                + copy.source * itemsize,
                 copy.length * itemsize,
             )
             for copy in limit_copies(case, rank, in_place)
         ]
-        start = rank * send_bytes if in_place and case.shape.in_place == "send" else 0
-        send = meeting.region(rank, send_bytes, start)
-        return send, meeting.copier(copies)
+        return meeting.region(rank, send_bytes, send_start(rank)), meeting.copier(_blocks(copies))
+
+
+def _blocks(copies: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Cut copies into blocks, and take the first block of all, then the second: what was fetched is delivered while hot."""
+    blocks = [
+        (start, (destination + start, source + start, min(_BLOCK_BYTES, nbytes - start)))
+        for destination, source, nbytes in copies
+        for start in range(0, nbytes, _BLOCK_BYTES)
+    ]
+    return [block for _, block in sorted(blocks, key=lambda entry: entry[0])]
 
 
 def _page(nbytes: int) -> int:
     return (nbytes + 4095) // 4096 * 4096
-
-
-def _address(array: Any) -> int:
-    return int(np.asarray(array).ctypes.data)
-
-
-def region_bytes(case: Case) -> int:
-    """Return the bytes of shared memory that each rank needs for a case."""
-    send_bytes, receive_bytes = (n * case.dtype.itemsize for n in (case.send_count, case.receive_count))
-    return _page(send_bytes) + max(send_bytes, receive_bytes)

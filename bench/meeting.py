@@ -75,6 +75,10 @@ class Meeting:
         self._barrier(self._address, self.rank, self.size, 0, self._spin, 1)  # compile before anything is timed
         world.barrier()
 
+    def address(self, rank: int) -> int:
+        """Return where a rank's region begins in this process."""
+        return self._address + self._header_bytes + rank * self._region_bytes
+
     def region(self, rank: int, nbytes: int, offset_bytes: int = 0) -> NDArray[np.uint8]:
         """Return bytes of a rank's region, visible to all."""
         start = self._header_bytes + rank * self._region_bytes + offset_bytes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,7 +27,7 @@ def check_plot(path: str) -> None:
     if not path.lower().endswith(PLOT_FORMATS):
         raise ArgumentError(f"--plot: got {path!r}, wanted a file that ends in {', '.join(PLOT_FORMATS)}")
     try:
-        import matplotlib  # noqa: F401
+        importlib.import_module("matplotlib")
     except ImportError:
         raise ArgumentError(
             "--plot: needs matplotlib, which is not installed; install it with: pip install 'multiring[plot]'"

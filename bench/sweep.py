@@ -57,7 +57,7 @@ class Settings:
     wire: DType | None = None
 
     def cases(self, n_ranks: int) -> Iterator[Case]:
-        """Return the lines in nccl-tests' order: by type, operation, root, then size; without undefined combinations."""
+        """Return the lines in nccl-tests' order: type, operation, root, size; without undefined combinations."""
         shape = COLLECTIVES[self.collective]
         operations = [(name, op) for name, op in self.operations] if shape.reduces else [("none", None)]
         for dtype in self.dtypes:
@@ -247,7 +247,7 @@ class Sweep:
         in_place: bool,
         seed: int,
     ) -> int:
-        """Do the case once on inputs with a known result, into a poisoned output; return how many elements are wrong."""
+        """Do the case once from known inputs into a poisoned output; return how many elements are wrong."""
         rank = self._world.rank
         inputs = Inputs(case, seed)
         send, receive = arrays
@@ -274,8 +274,8 @@ class Sweep:
             complain(
                 f"rank {self._world.rank}: {contender.name} {case.collective} "
                 f"{'in place' if in_place else 'out of place'}, {case.size_bytes} bytes of {case.dtype.name}, "
-                f"op {case.operation_name}: {n_wrong} of {array.size} elements of the {what} are wrong, the first at index "
-                f"{first}: got {array[first]}, wanted {template[first % length % template.size]}"
+                f"op {case.operation_name}: {n_wrong} of {array.size} elements of the {what} are wrong, "
+                f"the first at index {first}: got {array[first]}, wanted {template[first % length % template.size]}"
             )
         return n_wrong
 

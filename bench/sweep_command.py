@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -166,7 +166,7 @@ def _start(request: Request, arguments: list[str]) -> int:
     return start_local(n_ranks, command)
 
 
-def _refuse(place: LocalPlace, error: MultiringError) -> Any:
+def _refuse(place: LocalPlace, error: MultiringError) -> NoReturn:
     """End with one line, from one rank of each machine, and the exit code of bad usage."""
     if place.local_rank == 0:
         complain(str(error))

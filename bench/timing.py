@@ -1,9 +1,9 @@
 """Timing a call that moves data between cores, without fooling oneself.
 
 A call repeated on buffers that nobody touched moves nothing: the lines already lie where they are wanted. So every rank
-rewrites its input before each call, untimed, and then all ranks meet, untimed. Each call is timed by itself, on each rank;
-the time of an iteration is that of the slowest rank, and the result is the median over iterations. All contenders take
-their turns in the same run, in an order that rotates.
+rewrites its input before each call, untimed, and then all ranks meet, untimed. Each call is timed by itself, on each
+rank; the time of an iteration is that of the slowest rank, and the result is the median over iterations. All contenders
+take their turns in the same run, in an order that rotates.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Trial:
 
 
 def iterations_for(size_bytes: int) -> int:
-    """Return how many iterations a size gets where ``-n`` is not given: the same on every rank, more where calls are short."""
+    """Return how many iterations a size gets without ``-n``: more where calls are short."""
     if size_bytes <= 8 << 10:
         return 400
     if size_bytes <= 512 << 10:

@@ -81,8 +81,8 @@ class World:
     def __init__(self, comm: Any = None, mpi: Any = None) -> None:
         if comm is None and mpi is None:
             raise TypeError("a world needs a communicator")
-        self.comm = comm
-        self.mpi = mpi
+        self.comm: Any = comm
+        self.mpi: Any = mpi
         self.rank: int = comm.rank if comm is not None else mpi.rank
         self.size: int = comm.size if comm is not None else mpi.size
 

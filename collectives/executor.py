@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.drivers.control import Context, Layout, Waiting
+from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.faults import abort_error, mismatch_error
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
 from multiring.collectives.invocation import CallRecord, Invocation
@@ -56,7 +55,7 @@ from multiring.kernels.records import (
 from multiring.topology.host import host_topology
 from multiring.topology.model import Topology
 
-__all__ = ["Executor", "Message", "entries"]
+__all__ = ["Executor", "Message", "entries", "open_executors"]
 
 Message = tuple[int, int, DType, int]
 """(address, count, dtype, peer) of a send or a receive."""
@@ -85,6 +84,14 @@ class Entries:
 def entries() -> Entries:
     """Return the interpreter's entries, compiled or loaded at their first use."""
     return Entries()
+
+
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def open_executors() -> list[Executor]:
+    """Return the executors of this process that live, to be closed when it ends."""
+    return list(_executors)
 
 
 class Executor:
@@ -135,13 +142,14 @@ class Executor:
         self.node, self.n_nodes = 0, 1
         self.device = "host"
         self.topology: Topology = host_topology(size)
+        _executors.add(self)
 
     @property
     def failed(self) -> bool:
         """Whether an error closed the communicator."""
         return self._error is not None and not self._left
 
-    # --- plans -------------------------------------------------------------------------------------------------------
+    # --- plans ------------------------------------------------------------------------------------------------------
 
     def choose(self, request: Request, count: int) -> Choice:
         """Return the schedule that a call gets."""
@@ -202,7 +210,7 @@ class Executor:
         """Return the plan of a call, the reason for it, and the alternatives."""
         return str(self.plan(request, count))
 
-    # --- running -----------------------------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------------------------
 
     def _finish(self, invocation: Invocation, code: int) -> None:
         """Carry on with a call that returned early, until it is done."""
@@ -273,7 +281,7 @@ class Executor:
             if code != DONE:
                 self._fail(code, int(words[CALL_EPOCH]), None)
 
-    # --- point to point ------------------------------------------------------------------------------------------------
+    # --- point to point ---------------------------------------------------------------------------------------------
 
     def send(self, address: int, count: int, dtype: DType, peer: int, timeout_s: float | None = None) -> None:
         """Send an array to ``peer``; returns when the array may be used again."""
@@ -310,12 +318,14 @@ class Executor:
         addresses: NDArray[np.int64] = np.array([r.ctypes.data for r in records], dtype=np.int64)
         with self._abort_on_interrupt():
             code = WAIT
-            while code == WAIT:
+            while code in (WAIT, ATTACH):
+                if code == ATTACH:
+                    self._driver.attach(int(records[0, CALL_PEER]), int(records[0, CALL_SEGMENT]))
                 code = self._entries.deliver(addresses.ctypes.data, len(addresses))
             if code != DONE:
                 self._fail(ABORTED, 0, None)
 
-    # --- memory --------------------------------------------------------------------------------------------------------
+    # --- memory -----------------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | tuple[int, ...], dtype: DType) -> NDArray[Any]:
         """Return an array in symmetric memory, its contents undefined.
@@ -336,7 +346,7 @@ class Executor:
         """Whether a range lies in this process's symmetric memory."""
         return self._driver.heap.holds(address, nbytes)
 
-    # --- life ------------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------------------------
 
     def gather_bytes(self, payload: bytes) -> list[bytes]:
         """Give every rank the bytes of all, by two calls of this communicator."""
@@ -376,6 +386,7 @@ class Executor:
             mine = Executor(
                 ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
             )
+            mine.over_mpi = self.over_mpi
         else:
             for _ in range(SPLIT_EXCHANGES):
                 self.gather_bytes(b"")

@@ -16,10 +16,11 @@ import os
 import platform
 import tempfile
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from multiring.errors import ArgumentTypeError
 from multiring.kernels.kinds import canonical, span_function, span_name
 
 __all__ = ["cache_folder", "native", "span_address", "warm"]
@@ -68,33 +69,39 @@ def cache_folder() -> Path:
         import atexit
         import shutil
 
-        private = tempfile.mkdtemp(prefix="multiring-")
-        atexit.register(shutil.rmtree, private, ignore_errors=True)
+        private, owner = tempfile.mkdtemp(prefix="multiring-"), os.getpid()
+
+        def remove() -> None:
+            if os.getpid() == owner:  # not when a forked child ends
+                shutil.rmtree(private, ignore_errors=True)
+
+        atexit.register(remove)
         folder = Path(private)
     return folder
 
 
-@contextlib.contextmanager
-def _caching(name: str) -> Generator[None]:
-    """Send Numba's cache to the folder of one kernel, and keep other processes out while it is first built."""
+def _cached(name: str, compile_with: Callable[[bool], Any]) -> Any:
+    """Compile a kernel, or load it: with Numba's cache in a folder of the kernel's own, one process at a time."""
     from numba import config
 
     folder = cache_folder() / name
-    folder.mkdir(exist_ok=True)
     with _lock, contextlib.ExitStack() as stack:
-        if not (folder / _BUILT).exists():
-            descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-            stack.callback(os.close, descriptor)
-            # Some network file systems have no locks: then several ranks compile, which is slow and not wrong.
-            with contextlib.suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-        old = config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES
-        config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = str(folder), ""
         try:
-            yield
+            folder.mkdir(exist_ok=True)
+            if not (folder / _BUILT).exists():
+                descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+                stack.callback(os.close, descriptor)
+                # Some network file systems have no locks: then several ranks compile, which is slow and not wrong.
+                with contextlib.suppress(OSError):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+            for setting, value in (("CACHE_DIR", str(folder)), ("CACHE_LOCATOR_CLASSES", "")):
+                stack.callback(setattr, config, setting, getattr(config, setting, ""))
+                setattr(config, setting, value)
+            compiled = compile_with(True)
             (folder / _BUILT).touch()
-        finally:
-            config.CACHE_DIR, config.CACHE_LOCATOR_CLASSES = old
+            return compiled
+        except OSError:  # The disk is full, or the folder went away: the cache is a convenience.
+            return compile_with(False)
 
 
 def _signature() -> Any:
@@ -116,7 +123,7 @@ def span_address(kind: str, **spec: Any) -> int:
 
 
 def _span(kind: str, **spec: Any) -> Any:
-    from numba import cfunc, njit
+    from numba import cfunc
 
     spec = canonical(kind, spec)
     key = (kind, tuple(sorted(spec.items())))
@@ -125,17 +132,35 @@ def _span(kind: str, **spec: Any) -> Any:
         return found
     with _lock:
         if key not in _spans:
-            operation = spec.get("operation")
-            if operation is not None and operation.function is not None:
-                if not hasattr(operation.function, "py_func"):
-                    compiled = njit(operation.function, error_model="numpy")
-                    spec = {**spec, "operation": dataclasses.replace(operation, function=compiled)}
-                _spans[key] = cfunc(_signature(), error_model="numpy")(span_function(kind, **spec))
+            if kind == "reduce" and spec["operation"].function is not None:
+                _spans[key] = _custom(kind, spec)
             else:
-                with _caching(span_name(kind, **spec)):
-                    function = span_function(kind, **spec)
-                    _spans[key] = cfunc(_signature(), cache=True, error_model="numpy")(function)
+                function = span_function(kind, **spec)
+                _spans[key] = _cached(
+                    span_name(kind, **spec),
+                    lambda cache: cfunc(_signature(), cache=cache, error_model="numpy")(function),
+                )
         return _spans[key]
+
+
+def _custom(kind: str, spec: dict[str, Any]) -> Any:
+    from numba import cfunc, njit
+    from numba.core.errors import NumbaError
+
+    operation = spec["operation"]
+    function = operation.function
+    if not hasattr(function, "py_func"):
+        function = njit(function, error_model="numpy")
+    spec = {**spec, "operation": dataclasses.replace(operation, function=function)}
+    try:
+        return cfunc(_signature(), error_model="numpy")(span_function(kind, **spec))
+    except (NumbaError, NotImplementedError) as error:
+        reason = next((line.strip() for line in str(error).splitlines()[1:] if line.strip()), str(error))
+        name, wide = getattr(function, "__name__", "?"), spec["accumulate"].name
+        raise ArgumentTypeError(
+            f"op: Numba cannot compile {name}(a, b) of multiring.reduction for two {wide} scalars: got {reason!r}, "
+            f"wanted a function of two scalars that returns one; try numba.njit({name}) on two {wide} values"
+        ) from error
 
 
 def native(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
@@ -155,11 +180,13 @@ def native(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
     """
     from numba import njit
 
-    with _caching(f"{function.__module__}.{function.__qualname__}"):
-        dispatcher = njit(signature, nogil=True, error_model="numpy", cache=True)(function)
+    dispatcher = _cached(
+        f"{function.__module__}.{function.__qualname__}",
+        lambda cache: njit(signature, nogil=True, error_model="numpy", cache=cache)(function),
+    )
     overloads = list(dispatcher.overloads.values())
     entry_point = getattr(overloads[0], "entry_point", None) if len(overloads) == 1 else None
-    return entry_point if callable(entry_point) else dispatcher  # type: ignore[no-any-return]
+    return entry_point if callable(entry_point) else dispatcher
 
 
 def warm(kinds: Iterable[tuple[str, dict[str, Any]]]) -> None:

@@ -36,6 +36,7 @@ _STORE: dict[tuple[str, str], Scalar] = {
     ("float64", "float16"): scalars.narrow_float64_to_float16,
     ("float64", "float32"): scalars.narrow_float64_to_float32,
     ("float64", "float64"): scalars.narrow_float64,
+    ("bool", "bool"): scalars.truth,
 }
 
 _COMBINE: dict[str, Scalar] = {
@@ -125,7 +126,8 @@ def span_function(kind: str, **spec: Any) -> spans.Span:
         ``reduce`` takes ``dtype``, ``operation``, ``accumulate=None``, ``final=True``; ``cast`` takes ``source``,
         ``destination``, ``scale=False``; ``copy`` takes ``itemsize``; all take ``stream=False``.
     """
-    return {"reduce": _reduce, "cast": _cast, "copy": spans.make_copy}[kind](**canonical(kind, spec))
+    factories: dict[str, Callable[..., spans.Span]] = {"reduce": _reduce, "cast": _cast, "copy": spans.make_copy}
+    return factories[kind](**canonical(kind, spec))
 
 
 def _stored(dtype: DType) -> type[Any]:

@@ -132,7 +132,7 @@ def _items(context: Any, builder: Any, kind: Any, value: Any) -> list[tuple[Any,
     return found
 
 
-@lower_builtin(fold_elements, types.VarArg(types.Any))  # type: ignore[untyped-decorator]
+@lower_builtin(fold_elements, types.VarArg(types.Any))
 def _lower_fold(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     combine, finish, parameter_type, count_type = signature.args[:4]
     parameter = arguments[2]

@@ -4,13 +4,15 @@
 
     src  ->  box 0 | box 1 | box 2 | box 3  ->  dst      POSTED counts pieces written, TAKEN pieces read
 
-A message is cut into pieces of a box. See "Point to point" in ``collectives/drivers/DESIGN.md``.
+A message is cut into pieces of a box; one that is larger and lies in symmetric memory is offered, and the receiver
+reads it there. See "Point to point" in ``collectives/drivers/DESIGN.md``.
 """
 
 from __future__ import annotations
 
 from numba.extending import register_jitable
 
+from multiring.kernels.interpreter import reference
 from multiring.kernels.primitives import (
     add_word,
     clock_ns,
@@ -26,13 +28,16 @@ from multiring.kernels.primitives import (
 from multiring.kernels.records import (
     ABORT_MISMATCH,
     ABORTED,
+    ATTACH,
     BOX_HEADER_BYTES,
+    BOX_REFERENCE,
     BOX_SIGNATURE,
     BOX_TOTAL,
     CALL_CONTEXT,
     CALL_DONE,
     CALL_ENTERED_NS,
     CALL_PEER,
+    CALL_SEGMENT,
     CALL_SIGNATURE,
     CALL_X,
     CALL_X_BYTES,
@@ -42,6 +47,7 @@ from multiring.kernels.records import (
     CONTEXT_MAIL_STRIDE,
     CONTEXT_N_BOXES,
     CONTEXT_PATIENCE_NS,
+    CONTEXT_PEERS,
     CONTEXT_RANK,
     CONTEXT_SIZE,
     CONTEXT_SPINS,
@@ -59,12 +65,20 @@ from multiring.kernels.records import (
     MAIL_POSTED,
     MAIL_SENDS,
     MAIL_TAKEN,
+    MAIL_TICKET,
     MISMATCH,
+    REFERENCE_ORDINARY,
+    REFERENCE_SHIFT,
     WAIT,
 )
 from multiring.kernels.waiting import begin_waiting, delay, get, look_around, put, raise_abort, signal
 
 __all__ = ["deliver"]
+
+# What the helpers below return besides a number of steps.
+BAD = -1
+FINISHED = -2
+UNMAPPED = -3
 
 
 @register_jitable
@@ -76,11 +90,20 @@ def pair_boxes(context: int, src: int, dst: int) -> int:
 
 @register_jitable
 def send_pieces(context: int, operation: int) -> int:
-    """Write as many pieces as there are empty boxes; return how many."""
+    """Write as many pieces as there are empty boxes, or offer the array itself; return how many steps were made."""
     boxes = pair_boxes(context, get(context, CONTEXT_RANK), get(operation, MAIL_PEER))
     box_bytes = get(context, CONTEXT_BOX_BYTES)
     n_boxes = get(context, CONTEXT_N_BOXES)
     total = get(operation, CALL_X_BYTES)
+    ticket = get(operation, MAIL_TICKET)
+    if ticket != 0:
+        if load_acquire(boxes + MAIL_TAKEN) < ticket:
+            return 0
+        put(operation, MAIL_FINISHED, 1)
+        return 1
+    where = REFERENCE_ORDINARY
+    if total > box_bytes - BOX_HEADER_BYTES:
+        where = reference(context, get(operation, CALL_X), total)
     pieces = 0
     while get(operation, MAIL_FINISHED) == 0:
         posted = load_relaxed(boxes + MAIL_POSTED)
@@ -92,6 +115,11 @@ def send_pieces(context: int, operation: int) -> int:
         count = min(box_bytes - BOX_HEADER_BYTES, total - done)
         store_relaxed(box + 8 * BOX_TOTAL, total)
         store_relaxed(box + 8 * BOX_SIGNATURE, get(operation, CALL_SIGNATURE))
+        store_relaxed(box + 8 * BOX_REFERENCE, where)
+        if where >= 0:
+            put(operation, MAIL_TICKET, posted + 1)
+            signal(context, boxes + MAIL_POSTED, posted + 1)
+            return pieces + 1
         copy_bytes(box + BOX_HEADER_BYTES, get(operation, CALL_X) + done, count)
         put(operation, CALL_DONE, done + count)
         if done + count >= total:
@@ -103,7 +131,13 @@ def send_pieces(context: int, operation: int) -> int:
 
 @register_jitable
 def receive_pieces(context: int, operation: int) -> int:
-    """Read as many pieces as have come; return how many, or -1 if the message is not the one expected."""
+    """Read as many pieces as have come.
+
+    Returns
+    -------
+    int
+        How many; BAD if the message is not the one expected; UNMAPPED if the sender's segment must be mapped first.
+    """
     boxes = pair_boxes(context, get(operation, MAIL_PEER), get(context, CONTEXT_RANK))
     box_bytes = get(context, CONTEXT_BOX_BYTES)
     total = get(operation, CALL_X_BYTES)
@@ -120,9 +154,21 @@ def receive_pieces(context: int, operation: int) -> int:
         if got_bytes != total or got_signature != get(operation, CALL_SIGNATURE):
             put(operation, MAIL_GOT_BYTES, got_bytes)
             put(operation, MAIL_GOT_SIGNATURE, got_signature)
-            return -1
-        count = min(box_bytes - BOX_HEADER_BYTES, total - done)
-        copy_bytes(get(operation, CALL_X) + done, box + BOX_HEADER_BYTES, count)
+            return BAD
+        where = load_relaxed(box + 8 * BOX_REFERENCE)
+        if where >= 0:
+            segment = where >> REFERENCE_SHIFT
+            table = load_word(get(context, CONTEXT_PEERS) + 8 * get(operation, MAIL_PEER))
+            base = load_word(table + 8 * segment)
+            if base == 0:
+                put(operation, CALL_PEER, get(operation, MAIL_PEER))
+                put(operation, CALL_SEGMENT, segment)
+                return UNMAPPED
+            count = total
+            copy_bytes(get(operation, CALL_X), base + (where & ((1 << REFERENCE_SHIFT) - 1)), total)
+        else:
+            count = min(box_bytes - BOX_HEADER_BYTES, total - done)
+            copy_bytes(get(operation, CALL_X) + done, box + BOX_HEADER_BYTES, count)
         put(operation, CALL_DONE, done + count)
         if done + count >= total:
             put(operation, MAIL_FINISHED, 1)
@@ -133,8 +179,15 @@ def receive_pieces(context: int, operation: int) -> int:
 
 @register_jitable
 def try_all(context: int, operations: int, n_operations: int) -> int:
-    """Go through all operations once; return pieces moved, -1 on mismatch, or -2 when all are finished.
+    """Go through all operations once.
 
+    Returns
+    -------
+    int
+        How many steps were made; FINISHED; or BAD or UNMAPPED, with where in the first operation's record.
+
+    Notes
+    -----
     Of several operations with one peer in one direction, only the first unfinished one moves: messages of a pair do not
     overtake each other.
     """
@@ -158,15 +211,24 @@ def try_all(context: int, operations: int, n_operations: int) -> int:
                 moved += send_pieces(context, operation)
             else:
                 pieces = receive_pieces(context, operation)
+                if pieces == BAD:
+                    raise_abort(context, operation, ABORT_MISMATCH, get(operation, MAIL_PEER))
                 if pieces < 0:
-                    peer = get(operation, MAIL_PEER)
-                    put(operation, CALL_PEER, peer)
-                    raise_abort(context, operation, ABORT_MISMATCH, peer)
-                    return -1
+                    put(load_word(operations), CALL_PEER, get(operation, MAIL_PEER))
+                    put(load_word(operations), CALL_SEGMENT, get(operation, CALL_SEGMENT))
+                    return pieces
                 moved += pieces
         if get(operation, MAIL_FINISHED) == 0:
             open_operations += 1
-    return moved if open_operations > 0 else -2
+    return moved if open_operations > 0 else FINISHED
+
+
+@register_jitable
+def verdict(moved: int) -> int:
+    """Return what a native call returns for a negative answer of :func:`try_all`."""
+    if moved == FINISHED:
+        return DONE
+    return MISMATCH if moved == BAD else ATTACH
 
 
 @register_jitable
@@ -181,7 +243,8 @@ def deliver(operations: int, n_operations: int) -> int:
     Returns
     -------
     int
-        DONE; WAIT (call again); ABORTED; MISMATCH (a receive met a message of another size or type).
+        DONE; WAIT (call again); ABORTED; MISMATCH (a receive met a message of another size or type); ATTACH (map
+        segment CALL_SEGMENT of rank CALL_PEER, both in the first record, then call again).
     """
     context = get(load_word(operations), CALL_CONTEXT)
     control = get(context, CONTEXT_CONTROL)
@@ -195,10 +258,8 @@ def deliver(operations: int, n_operations: int) -> int:
         if load_relaxed(control + CONTROL_ABORT) != 0:
             return ABORTED
         moved = try_all(context, operations, n_operations)
-        if moved == -2:
-            return DONE
-        if moved == -1:
-            return MISMATCH
+        if moved < 0:
+            return verdict(moved)
         if moved > 0:
             continue
         if patience == 0:
@@ -219,10 +280,8 @@ def deliver(operations: int, n_operations: int) -> int:
         if moved == 0 and load_relaxed(control + CONTROL_ABORT) == 0:
             futex_wait(control + CONTROL_WAKE, seen, get(context, CONTEXT_TIMESPEC))
         add_word(control + CONTROL_SLEEPERS, -1)
-        if moved == -2:
-            return DONE
-        if moved == -1:
-            return MISMATCH
+        if moved < 0:
+            return verdict(moved)
         for index in range(n_operations):
             operation = load_word(operations + 8 * index)
             if get(operation, MAIL_FINISHED) == 0:

@@ -140,8 +140,8 @@ def mismatch_error(context: Context, epoch: int, rank: int) -> MultiringError:
         for call, members in groups.items()
     )
     return MismatchError(
-        f"the ranks disagree on call {epoch} of the communicator: {differences}; nothing was written, the communicator is"
-        " closed; make the same calls, with the same arguments, in the same order on all ranks"
+        f"the ranks disagree on call {epoch} of the communicator: {differences}; nothing was written, the communicator"
+        " is closed; make the same calls, with the same arguments, in the same order on all ranks"
     )
 
 
@@ -170,8 +170,8 @@ def abort_error(context: Context, rank: int, hosts: list[str], plan: Plan | None
     host = f" on {hosts[culprit]}" if culprit < len(hosts) else ""
     if reason == ABORT_PEER_LOST:
         return PeerLostError(
-            f"rank {culprit}{host} ended while it was needed: {where}; the communicator is closed; look for the cause in"
-            f" that rank's output"
+            f"rank {culprit}{host} ended while it was needed: {where}; the communicator is closed; look for the cause"
+            " in that rank's output"
         )
     if reason == ABORT_TIMEOUT:
         late = _late_ranks(context, report, culprit)
@@ -181,8 +181,8 @@ def abort_error(context: Context, rank: int, hosts: list[str], plan: Plan | None
         )
     if reason == ABORT_MISMATCH:
         return MismatchError(
-            f"rank {reporter} got another message from rank {culprit} than it expected: {where}; make send and recv agree"
-            " in size and dtype; the communicator is closed"
+            f"rank {reporter} got another message from rank {culprit} than it expected: {where}; make send and recv"
+            " agree in size and dtype; the communicator is closed"
         )
     return CommunicatorClosed(f"rank {reporter} aborted the communicator: {context.abort_text or 'no reason given'}")
 
@@ -202,7 +202,9 @@ def _position(report: NDArray[np.int64], reporter: int, plan: Plan | None) -> st
     peer = int(report[REPORT_PEER])
     signature, count = int(report[REPORT_SIGNATURE]), int(report[REPORT_COUNT])
     if phase == PHASE_MAIL:
-        return f"rank {reporter} waits for rank {peer} in send or recv of {count} bytes of {_DTYPE_NAMES.get(signature)}"
+        return (
+            f"rank {reporter} waits for rank {peer} in send or recv of {count} bytes of {_DTYPE_NAMES.get(signature)}"
+        )
     call = describe_signature(signature, count)
     if phase == PHASE_RUN:
         step, steps = int(report[REPORT_STEP]), int(report[REPORT_N_STEPS])

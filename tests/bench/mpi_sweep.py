@@ -27,16 +27,16 @@ class StandIn(MpiPeer):
 def main(collective: str, datatype: str, op: str, maxbytes: str, iters: str) -> int:
     world = World(None, MPI.COMM_WORLD)
     request = make_request(
-        collective, "8", maxbytes, "16", None, int(iters), 2, 2, op, datatype, str(world.size - 1), None, None, True, None,
-        None, False, ("mpi",), None, None, None, "host",
+        collective, "8", maxbytes, "16", None, int(iters), 2, 2, op, datatype, str(world.size - 1), None, None, True,
+        None, None, False, ("mpi",), None, None, None, "host",
     )  # fmt: skip
     cases = list(request.settings.cases(world.size))
     meeting = Meeting(world, max(map(region_bytes, cases)), spin=False)
     sweep = Sweep(world, request.settings, [StandIn(world.mpi)], [MpiPeer(world.mpi)], Limit(meeting), meeting.barrier)
     rows = list(sweep.rows())
     if world.rank == 0:
-        print("\n".join([*table_header(["mpi"]), *(row_line(row, ["mpi"]) for row in rows)]), file=sys.stderr)
-        print(json.dumps(document(rows, {}, sys.argv, "", ""), allow_nan=False))
+        sys.stderr.write("\n".join([*table_header(["mpi"]), *(row_line(row, ["mpi"]) for row in rows)]))
+        sys.stdout.write(json.dumps(document(rows, {}, sys.argv, "", ""), allow_nan=False))
     return count_errors(rows)
 
 

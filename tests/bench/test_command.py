@@ -55,6 +55,11 @@ def invoke(*arguments: str) -> Any:
         (("all_reduce", "--order", "ring"), "--order: got 'ring'"),
         (("all_gather", "--order", "rank"), "--order: got 'rank' for all_gather, which does not reduce"),
         (("all_reduce", "--wire", "int8"), "--wire: got 'int8' for float"),
+        (("all_reduce", "--json", "no/such/folder/x.json"), "--json: got 'no/such/folder/x.json', wanted a file in a"),
+        (("all_reduce", "--csv", "-"), "--csv: got '-', wanted a file"),
+        (("all_reduce", "--algorithm", "magic"), "algorithm: 'magic' is not known, wanted one that serves all_reduce"),
+        (("all_to_all", "--algorithm", "ring"), "algorithm: 'ring' does not serve all_to_all"),
+        (("sendrecv", "--algorithm", "all"), "--algorithm: got 'all' for sendrecv"),
         (("all_reduce", "--plot", "x.pdf"), "--plot: got 'x.pdf', wanted a file that ends in .png, .svg, .html"),
     ],
 )

@@ -62,6 +62,8 @@ def results(case: Case, arrays: list[Any]) -> list[Any]:
             return [np.concatenate([part(array, rank) for array in arrays]) for rank in range(n)]
         case "sendrecv":
             return [arrays[rank - 1] for rank in range(n)]
+        case _:
+            pass
     assert case.operation is not None
     total = combined(case.operation, arrays)
     match case.collective:

@@ -30,8 +30,9 @@ def test_copies_stay_inside_the_buffers(collective: str, n_ranks: int, nbytes: i
     assert region_bytes(case) >= max(case.send_count, case.receive_count) * 2
     for rank in range(n_ranks):
         for copy in limit_copies(case, rank, in_place):
-            assert 0 <= copy.source_rank < n_ranks
-            assert 0 <= copy.source <= copy.source + copy.length <= case.send_count
+            assert {copy.source_rank, copy.destination_rank} <= set(range(n_ranks))
+            source_count = case.receive_count if copy.result else case.send_count
+            assert 0 <= copy.source <= copy.source + copy.length <= source_count
             assert 0 <= copy.destination <= copy.destination + copy.length <= case.receive_count
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -39,7 +41,7 @@ def test_casts_round_once_to_nearest_even(source: str, destination: str) -> None
 def test_scaling_rounds_the_product_once(name: str, scale: float) -> None:
     dtype = numpy_dtype(DTYPES[name])
     x = np.concatenate([values(DTYPES[name], 500, np.random.default_rng(3)), edges(DTYPES[name])])
-    wide = np.float64 if name == "float64" else np.float32
+    wide: Any = np.float64 if name == "float64" else np.float32
     with np.errstate(all="ignore"):
         wanted = canonical((x.astype(wide) * wide(scale)).astype(dtype))
     array = Guarded(len(x), dtype, 3).set(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -195,3 +196,45 @@ def test_accumulate_types_that_cannot_hold_the_elements_are_refused() -> None:
         reduce_address("float16", "sum", accumulate=DTYPES["float16"])
     with pytest.raises(TypeError, match=r"accumulate: got 'int64' for dtype int32, wanted int32; leave"):
         reduce_address("int32", "sum", accumulate=DTYPES["int64"])
+
+
+def two_of_them(a, b):  # type: ignore[no-untyped-def]
+    return a, b
+
+
+def of_three(a, b, c):  # type: ignore[no-untyped-def]
+    return a + b + c
+
+
+@pytest.mark.parametrize("function", [two_of_them, of_three])
+def test_custom_reductions_that_cannot_be_compiled_are_refused(function: Any) -> None:
+    message = (
+        rf"op: Numba cannot compile {function.__name__}\(a, b\) .* for two float32 scalars: got .*, wanted a function"
+    )
+    with pytest.raises(TypeError, match=message):
+        span_address("reduce", dtype=DTYPES["float16"], operation=reduction(function))
+
+
+def test_custom_reductions_of_bool_give_a_bool() -> None:
+    address = span_address("reduce", dtype=DTYPES["bool"], operation=reduction(lambda a, b: a + b + 1))
+    x = Guarded(3, np.uint8).set(np.array([0, 1, 7], np.uint8))
+    out = Guarded(3, np.uint8)
+    call(address, [x.address, x.address], [out.address], 3)
+    assert out.get().tolist() == [1, 1, 1]
+
+
+UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+
+
+@pytest.mark.parametrize(("name", "accumulate"), [(n, a) for n in UNIT_ROUNDOFF for a in ("default", "float64")])
+def test_the_documented_error_bound(name: str, accumulate: str) -> None:
+    wide = {"float64": "float64"}.get(name, "float32") if accumulate == "default" else accumulate
+    generator = np.random.default_rng(11)
+    dtype = numpy_dtype(DTYPES[name])
+    inputs = [(generator.normal(size=500) * 2.0 ** generator.integers(-3, 4, 500)).astype(dtype) for _ in range(9)]
+    sources, out = [Guarded(500, dtype).set(x) for x in inputs], Guarded(500, dtype)
+    call(reduce_address(name, "sum", accumulate=DTYPES[wide]), [s.address for s in sources], [out.address], 500)
+    factor = (1 + Fraction(UNIT_ROUNDOFF[wide])) ** 8 * (1 + Fraction(UNIT_ROUNDOFF[name])) - 1
+    for i, got in enumerate(out.get().astype(np.float64)):
+        column = [Fraction(float(x[i])) for x in inputs]
+        assert abs(Fraction(float(got)) - sum(column)) <= factor * sum(map(abs, column))

@@ -49,26 +49,10 @@ def stimuli() -> Any:
 
 
 # body: the Python body compiled; twin: what other compiled code calls, which may be the processor's own instruction.
-@vectorize(["uint16(float32)"])
-def twin_narrow_float16(value: Any) -> Any:
-    return scalars.narrow_float16(value)
-
-
-@vectorize(["float32(uint16)"])
-def twin_widen_float16(value: Any) -> Any:
-    return scalars.widen_float16(value)
-
-
-@vectorize(["uint16(float32)"])
-def body_narrow_bfloat16(value: Any) -> Any:
-    return scalars.narrow_bfloat16(value)
-
-
-@vectorize(["float32(uint16)"])
-def body_widen_bfloat16(value: Any) -> Any:
-    return scalars.widen_bfloat16(value)
-
-
+twin_narrow_float16 = vectorize(["uint16(float32)"])(lambda value: scalars.narrow_float16(value))
+twin_widen_float16 = vectorize(["float32(uint16)"])(lambda value: scalars.widen_float16(value))
+body_narrow_bfloat16 = vectorize(["uint16(float32)"])(scalars.narrow_bfloat16)
+body_widen_bfloat16 = vectorize(["float32(uint16)"])(scalars.widen_bfloat16)
 body_narrow_float16 = vectorize(["uint16(float32)"])(scalars.narrow_float16)
 body_widen_float16 = vectorize(["float32(uint16)"])(scalars.widen_float16)
 
@@ -116,8 +100,8 @@ def test_plain_python_equals_compiled_code(stimuli: Any) -> None:
         for function, body in (
             (scalars.widen_bfloat16, body_widen_bfloat16), (scalars.widen_float16, body_widen_float16),
         ):  # fmt: skip
-            python = np.array([function(x) for x in halves])
-            np.testing.assert_array_equal(python.view(np.uint32), body(halves).view(np.uint32))
+            plain = np.array([function(x) for x in halves])
+            np.testing.assert_array_equal(plain.view(np.uint32), body(halves).view(np.uint32))
 
 
 @pytest.mark.parametrize("width", [32, 64])
