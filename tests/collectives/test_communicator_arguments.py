@@ -78,6 +78,7 @@ REFUSED: dict[str, Case] = {
     "timeout type": (lambda c: c.all_reduce(x, timeout="soon"), "ArgumentTypeError", "timeout: got 'soon', wanted sec"),
     "nan timeout": (lambda c: c.barrier(timeout=float("nan")), "ArgumentError", "barrier: timeout: got nan"),
     "async": (lambda c: c.all_reduce(x, async_op=1), "ArgumentTypeError", "async_op: got 1, wanted True or False"),
+    "barrier async": (lambda c: c.barrier(async_op=1), "ArgumentTypeError", "barrier: async_op: got 1, wanted True"),
     "root": (lambda c: c.broadcast(x, 2), "ArgumentError", "broadcast: root: got 2, wanted a rank from 0 to 1"),
     "root below": (lambda c: c.reduce(x, root=-1), "ArgumentError", "reduce: root: got -1, wanted a rank from 0 to 1"),
     "root type": (lambda c: c.broadcast(x, 0.0), "ArgumentTypeError", "root: got 0.0, wanted a whole number"),
