@@ -6,6 +6,7 @@ import json
 import os
 import platform
 import secrets
+import select
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 from multiring.collectives.drivers.control import Context, Layout, Waiting, words_at
 from multiring.collectives.drivers.heap import Heap, heap, peer_heap
 from multiring.collectives.drivers.segment import Segment
-from multiring.errors import LaunchError, MultiringError, SharedMemoryError
+from multiring.errors import LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.records import CONTROL_NONCE
 
 __all__ = ["Exchange", "SharedMemory"]
@@ -21,7 +22,7 @@ __all__ = ["Exchange", "SharedMemory"]
 Exchange = Callable[[bytes], list[bytes]]
 """Gives every rank the bytes of all ranks."""
 
-CLOSE_ROOM_S = 5.0
+END_VISIBLE_MS = 1000
 
 
 class SharedMemory:
@@ -126,9 +127,24 @@ class SharedMemory:
             raise SharedMemoryError("joining the ranks of a node failed; " + "; ".join(wrong))
 
     def attach(self, rank: int, segment: int) -> None:
-        """Map one segment of a peer's heap."""
+        """Map one segment of a peer's heap.
+
+        Raises
+        ------
+        PeerLostError
+            If the peer has ended.
+        SharedMemoryError
+        """
         facts = self.facts[rank]
-        peer_heap(facts["pid"], facts["directory"], facts["token"]).attach(segment)
+        try:
+            peer_heap(facts["pid"], facts["directory"], facts["token"]).attach(segment)
+        except SharedMemoryError:
+            # A process loses its files a moment before its end can be seen.
+            watch = select.poll()
+            watch.register(self._descriptors[rank], select.POLLIN)
+            if watch.poll(END_VISIBLE_MS):
+                raise PeerLostError(f"rank {rank} ended before its symmetric arrays were mapped") from None
+            raise
 
     def close(self) -> None:
         """Stop watching the peers. The memory goes when nothing refers to it any more."""

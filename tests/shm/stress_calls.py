@@ -87,10 +87,10 @@ def base_collective(kind: str) -> str:
 
 
 @cache
-def algorithms(kind: str, n_ranks: int, ordered: bool) -> tuple[str, ...]:
+def algorithms(kind: str, n_ranks: int, root: int, ordered: bool) -> tuple[str, ...]:
     """Return the algorithms that can be built for a kind of call."""
     found = []
-    collective = Collective(base_collective(kind))
+    collective = Collective(base_collective(kind), root)
     for name in algorithms_for(collective.name):
         try:
             schedule = build(name, collective, n_ranks)
@@ -109,10 +109,11 @@ def draw_template(source: random.Random, n_ranks: int, kinds: tuple[str, ...]) -
         op = ""
     order = "rank" if op and (op == "custom" or source.random() < 0.2) else None
     rooted = kind in ("reduce", "broadcast", "gather", "scatter")
-    names = algorithms(kind, n_ranks, order is not None) if kind in REDUCING + MOVING else ()
+    root = source.randrange(n_ranks) if rooted else 0
+    names = algorithms(kind, n_ranks, root, order is not None) if kind in REDUCING + MOVING else ()
     algorithm = source.choice(names) if names and source.random() < 0.6 else None
     wire = "bfloat16" if dtype == "float32" and op in ("sum", "") and names and source.random() < 0.2 else None
-    return Template(kind, dtype, op, source.randrange(n_ranks) if rooted else 0, algorithm, order, wire)
+    return Template(kind, dtype, op, root, algorithm, order, wire)
 
 
 def draw_count(source: random.Random, itemsize: int, n_ranks: int, layout: Layout) -> int:

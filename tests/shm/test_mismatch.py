@@ -26,7 +26,7 @@ def doing(name: str, **options: Any) -> Do:
 def body(rank: int, exchange: Any, size: int, odd: list[int], usual: Do, other: Do, setting: dict[str, Any]) -> Any:
     comm = join(rank, exchange, size)
     symmetric = setting.get("symmetric", False)
-    mine = setting.get("odd", {}) if rank in odd else {}
+    mine = setting.get("theirs", {}) if rank in odd else {}
     count, dtype = mine.get("count", setting.get("count", N)), mine.get("dtype", "float32")
     x, out = (array(comm, count, dtype, symmetric, v) for v in (rank + 1, -7))
     before = x.tobytes(), out.tobytes()
@@ -53,8 +53,8 @@ def all_mismatch(size: int, odd: list[int], usual: Do, other: Do, *texts: str, *
 
 SUM = doing("all_reduce")
 WRONG: dict[str, tuple[Do, Do, dict[str, Any], list[str]]] = {
-    "count": (SUM, SUM, {"odd": {"count": N - 1}}, ["count 39 against 40"]),
-    "dtype": (SUM, SUM, {"odd": {"dtype": "int32"}}, ["dtype int32 against float32"]),
+    "count": (SUM, SUM, {"theirs": {"count": N - 1}}, ["count 39 against 40"]),
+    "dtype": (SUM, SUM, {"theirs": {"dtype": "int32"}}, ["dtype int32 against float32"]),
     "op": (SUM, doing("all_reduce", op="max"), {}, ["op max against sum"]),
     "root": (
         lambda c, x, out: c.broadcast(x, 0),
@@ -99,7 +99,7 @@ def test_several_ranks_differ() -> None:
 def test_counts_that_match_by_luck_elsewhere(counts: tuple[int, int], algorithm: str) -> None:
     """As many slices, or as many steps, on both ranks: the counts are compared all the same (NCCL #1417)."""
     do = doing("all_reduce", algorithm=algorithm)
-    all_mismatch(2, [1], do, do, f"count {counts[1]} against {counts[0]}", count=counts[0], odd={"count": counts[1]})
+    all_mismatch(2, [1], do, do, f"count {counts[1]} against {counts[0]}", count=counts[0], theirs={"count": counts[1]})
 
 
 def test_calls_in_another_order() -> None:
