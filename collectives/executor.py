@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import math
 import os
 import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.drivers.control import Context, Layout, Waiting
+from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.faults import abort_error, mismatch_error
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
 from multiring.collectives.invocation import CallRecord, Invocation
@@ -250,7 +249,7 @@ class Executor:
         self._entries.abort(self._context.address, record)
 
     def _broken(self, invocation: Invocation, error: BaseException) -> None:
-        """Close the communicator for all when a call ends half-way for a reason that is not in ABORT, such as Ctrl-C."""
+        """Close the communicator for all when a call ends half-way by what is not in ABORT, such as Ctrl-C."""
         if isinstance(error, MultiringError):
             if self._error is None:
                 self.abort(str(error))
@@ -315,7 +314,7 @@ class Executor:
             if code != DONE:
                 self._fail(code, int(words[CALL_EPOCH]), None)
 
-    # --- point to point ------------------------------------------------------------------------------------------------
+    # --- point to point ----------------------------------------------------------------------------------------------
 
     def send(self, address: int, count: int, dtype: DType, peer: int, timeout_s: float | None = None) -> None:
         """Send an array to ``peer``; returns when the array may be used again."""
@@ -359,7 +358,7 @@ class Executor:
             if code != DONE:
                 self._fail(ABORTED, 0, None)
 
-    # --- memory --------------------------------------------------------------------------------------------------------
+    # --- memory ------------------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | tuple[int, ...], dtype: DType) -> NDArray[Any]:
         """Return an array in symmetric memory, its contents undefined.
@@ -380,7 +379,7 @@ class Executor:
         """Whether a range lies in this process's symmetric memory."""
         return self._driver.heap.holds(address, nbytes)
 
-    # --- life ------------------------------------------------------------------------------------------------------------
+    # --- life --------------------------------------------------------------------------------------------------------
 
     def gather_bytes(self, payload: bytes) -> list[bytes]:
         """Give every rank the bytes of all, by two calls of this communicator."""
@@ -467,14 +466,13 @@ class Executor:
             self._end(CommunicatorClosed(f"rank {self.rank} has closed this communicator; make a new one"))
         self._driver.close()
 
-
     def disown(self) -> None:
         """Give up a communicator that belongs to the process that this one was forked from."""
         self._left = True
         self._end(
             CommunicatorClosed(
-                f"process {os.getppid()} made this communicator as rank {self.rank}; process {os.getpid()} is its forked"
-                " child and has no part in it; make a new one in the child"
+                f"process {os.getppid()} made this communicator as rank {self.rank}; process {os.getpid()} is its"
+                " forked child and has no part in it; make a new one in the child"
             )
         )
 

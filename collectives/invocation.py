@@ -11,7 +11,6 @@ from multiring.collectives.drivers.control import Context
 from multiring.collectives.drivers.faults import signature_of
 from multiring.collectives.plan import EAGER, Plan
 from multiring.kernels.dtypes import DType
-from multiring.kernels.operations import Reduction
 from multiring.kernels.records import (
     CALL_BASES,
     CALL_BLOCK,
@@ -24,6 +23,7 @@ from multiring.kernels.records import (
     CALL_OPERANDS,
     CALL_OUT_BYTES,
     CALL_PARAMETERS,
+    CALL_PHASE,
     CALL_PROGRAMS,
     CALL_SIGNATURE,
     CALL_TIMEOUT_NS,
@@ -38,7 +38,6 @@ from multiring.kernels.records import (
     KIND_FORWARD,
     KIND_REDUCE,
     KIND_REDUCE_FINAL,
-    CALL_PHASE,
     N_KINDS,
     PHASE_IDLE,
 )

@@ -151,7 +151,9 @@ class Heap:
         self._grow(size)
         offset = self._free[-1].take(size, alignment)
         if offset is None:
-            raise SharedMemoryError(f"symmetric heap: a new segment does not hold the {size} bytes that it was made for")
+            raise SharedMemoryError(
+                f"symmetric heap: a new segment does not hold the {size} bytes that it was made for"
+            )
         return len(self._segments) - 1, offset
 
     def _grow(self, size: int) -> None:

@@ -8,6 +8,7 @@ import platform
 import secrets
 import select
 import time
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -85,6 +86,9 @@ class SharedMemory:
         finally:
             if control is not None:
                 control.close_descriptor()
+        # Also for a communicator that is dropped without close().
+        self._unwatch = weakref.finalize(self, _close_all, self._descriptors)
+        self._unwatch.atexit = False
         # A launcher may bind each rank to its own core: what counts is the cores of all of them.
         cores = {core for f in self.facts for core in f["cores"]}
         self.context = Context(
@@ -123,7 +127,7 @@ class SharedMemory:
         answers = exchange((error or "").encode())
         wrong = [f"rank {r}: {a.decode()}" for r, a in enumerate(answers) if a]
         if wrong:
-            self.close()
+            _close_all(self._descriptors)
             raise SharedMemoryError("joining the ranks of a node failed; " + "; ".join(wrong))
 
     def attach(self, rank: int, segment: int) -> None:
@@ -148,10 +152,14 @@ class SharedMemory:
 
     def close(self) -> None:
         """Stop watching the peers. The memory goes when nothing refers to it any more."""
-        for descriptor in self._descriptors:
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._descriptors = []
+        self._unwatch()
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
+    descriptors.clear()
 
 
 def _start_time(pid: int) -> int:

@@ -160,7 +160,7 @@ def draw_call(source: random.Random, index: int, template: Template, layouts: li
     return Call(index, template, communicator, count, counts, source.randint(1, n_ranks - 1), places)
 
 
-# --- values ------------------------------------------------------------------------------------------------------------
+# --- values ----------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -175,14 +175,17 @@ def wide_table(dtype: str, op: str) -> NDArray[Any]:
     low = 0 if dtype.startswith("u") else -8
     values: NDArray[Any] = generator.integers(low, low + 17, n)
     if dtype.startswith("complex"):
-        return values + 1j * generator.integers(-8, 9, n)
-    return values if DTYPES[dtype].kind in ("int", "uint") else values.astype(np.float64)
+        values = values + 1j * generator.integers(-8, 9, n)
+    elif DTYPES[dtype].kind == "float":
+        values = values.astype(np.float64)
+    return values
 
 
 @cache
 def table(dtype: str, op: str) -> NDArray[Any]:
     """Return :func:`wide_table` in the element type."""
-    return wide_table(dtype, op).astype(numpy_dtype(DTYPES[dtype]))
+    values: NDArray[Any] = wide_table(dtype, op).astype(numpy_dtype(DTYPES[dtype]))
+    return values
 
 
 def start(index: int, rank: int) -> int:
@@ -225,7 +228,8 @@ def reduced(call: Call, n_ranks: int) -> NDArray[Any]:
         total = parts[0].copy()
         for part in parts[1:]:
             total = function(total, part)
-    return total.astype(target)
+    result: NDArray[Any] = total.astype(target)
+    return result
 
 
 def shares(count: int, n_ranks: int) -> list[int]:

@@ -178,7 +178,7 @@ def test_a_stopped_rank_goes_on_where_it_was(symmetric: bool, tmp_path: Path) ->
     assert results(run_ranks(3, go, during=stop_and_go)) == [0, 0, 0]
 
 
-# --- leaving ------------------------------------------------------------------------------------------------------------
+# --- leaving ---------------------------------------------------------------------------------------------------------
 
 
 def steps(rank: int, exchange: Any, closes: bool) -> Any:

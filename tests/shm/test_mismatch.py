@@ -65,7 +65,12 @@ WRONG: dict[str, tuple[Do, Do, dict[str, Any], list[str]]] = {
     "order": (SUM, doing("all_reduce", order="rank"), {}, ["order rank against None"]),
     "wire": (SUM, doing("all_reduce", wire="bfloat16"), {}, ["wire bfloat16 against float32"]),
     "accumulate": (SUM, doing("all_reduce", accumulate="float64"), {}, ["accumulate float64 against float32"]),
-    "algorithm": (doing("all_reduce", algorithm="direct"), doing("all_reduce", algorithm="ring"), {}, ["the algorithm"]),
+    "algorithm": (
+        doing("all_reduce", algorithm="direct"),
+        doing("all_reduce", algorithm="ring"),
+        {},
+        ["the algorithm"],
+    ),
     "collective": (SUM, lambda c, x, out: c.broadcast(x, 0), {}, ["collective broadcast against all_reduce"]),
     "barrier": (SUM, lambda c, x, out: c.barrier(), {}, ["barrier(", "all_reduce(40 x float32, op='sum')"]),
     "counts": (
@@ -138,7 +143,7 @@ def test_a_step_more_on_one_rank_is_named_with_its_call() -> None:
         assert "all_reduce(40 x float32, op='sum')" in found[1]
 
 
-# --- send and recv ------------------------------------------------------------------------------------------------------
+# --- send and recv ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -173,7 +178,7 @@ def test_send_and_recv_that_differ(sent: tuple[int, str], wanted: tuple[int, str
     assert answers[1][0][0] == "MismatchError"
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 def refusal(rank: int, exchange: Any, refusing: list[int], size: int) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -123,13 +124,14 @@ def test_ctrl_c_ends_a_waiting_call(what: str, tmp_path: Path) -> None:
     def go(rank: int, exchange: Any) -> Any:
         comm = join(rank, exchange, 3)
         x, out = np.zeros(1 << 20, np.float32), np.zeros(1 << 20, np.float32)
-        call = {
+        calls: dict[str, Callable[[], Any]] = {
             "barrier": comm.barrier,
             "all_reduce": lambda: comm.all_reduce(x),
             "step": lambda: comm.all_reduce(x, out, algorithm="chain"),
             "recv": lambda: comm.recv(x, 2),
             "prepared": comm.prepare("all_reduce", x, out),
-        }[what]
+        }
+        call = calls[what]
         if what == "all_reduce":  # The short way of a call that was made before.
             call()
         mark(tmp_path, f"ready{rank}")
