@@ -86,6 +86,7 @@ class CallRecord:
     ) -> None:
         request, schedule, rank = plan.request, plan.schedule, plan.rank
         where = plan.geometry(count, counts)
+        plan.check_slots(context.layout.slot_bytes)
         n_ranks = schedule.n_ranks
         self.plan = plan
         self.words: NDArray[np.int64] = np.zeros(CALL_WORDS, dtype=np.int64)
