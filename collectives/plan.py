@@ -229,7 +229,8 @@ class Plan:
         request = self.request
         size = f"{self.schedule.n_ranks} ranks, {self.schedule.n_chunks} chunks"
         lines = [
-            f"{collective.name} of {request.dtype.name}, {size}: {self.choice.algorithm}, {self.schedule.n_steps} steps",
+            f"{collective.name} of {request.dtype.name}, {size}: {self.choice.algorithm},"
+            f" {self.schedule.n_steps} steps",
             f"  because {self.choice.reason}",
         ]
         for number, step in enumerate(self.schedule.steps):
