@@ -122,14 +122,15 @@ def _step_cost(step: Step, sizes: NDArray[np.int64], crossings: _Crossings, redu
     if not len(step):
         return StepCost(0.0, 0.0, 0.0, None, 0)
     moved = sizes[step.chunk]
-    latency_us, resource, row = crossings.of(step)
+    crossing = crossings.of(step)
     wires = crossings.wires
-    load = np.bincount(resource, weights=moved[row], minlength=len(wires.resources))
+    messages = np.bincount(crossing.message, weights=moved)
+    load = np.bincount(crossing.resource, weights=messages[crossing.crosser], minlength=len(wires.resources))
     times_us = load / (np.array(wires.bandwidths_gbs) * BYTES_PER_US)
     worst = int(times_us.argmax())
     added = np.bincount(step.dst[step.reduce], weights=moved[step.reduce], minlength=1).max()
     return StepCost(
-        latency_us,
+        crossing.latency_us,
         float(times_us[worst]),
         float(added / (reduction_gbs * BYTES_PER_US)),
         wires.resources[worst],
@@ -145,6 +146,8 @@ class _Wires:
         self.resources: list[Resource] = []
         self.bandwidths_gbs: list[float] = []
         self._numbers: dict[Resource, int] = {}
+        # Topologies give the same objects again and again, and comparing them by value takes ten times as long.
+        self._objects: dict[int, tuple[Resource, int]] = {}
         self._paths: dict[tuple[int, int], tuple[float, list[int]]] = {}
 
     def path(self, src: int, dst: int) -> tuple[float, list[int]]:
@@ -157,10 +160,15 @@ class _Wires:
         return found
 
     def _number(self, wire: Resource) -> int:
+        known = self._objects.get(id(wire))
+        if known is not None:
+            return known[1]
         if wire not in self._numbers:
             self._numbers[wire] = len(self.resources)
             self.resources.append(wire)
             self.bandwidths_gbs.append(wire.bandwidth_gbs)
+        # Held with its number, so that its address is nobody else's.
+        self._objects[id(wire)] = wire, self._numbers[wire]
         return self._numbers[wire]
 
 
@@ -170,33 +178,47 @@ def _wires_of(topology: Topology) -> _Wires:
     return _Wires(topology)
 
 
+@dataclass(frozen=True, slots=True)
+class _Crossing:
+    """The wires that a step crosses.
+
+    Chunks that go from one rank to another are one message; ``message`` says which, for each transfer of the step.
+    ``resource`` and ``crosser`` hold a wire and a message for each crossing.
+    """
+
+    latency_us: float
+    message: NDArray[np.int64]
+    resource: NDArray[np.int64]
+    crosser: NDArray[np.int64]
+
+
 class _Crossings:
     """Which wires the transfers of a step cross; most algorithms use the same pairs in many steps."""
 
     def __init__(self, wires: _Wires, message_gap: float) -> None:
         self.wires = wires
         self.message_gap = message_gap
-        self._steps: dict[bytes, tuple[float, NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._steps: dict[bytes, _Crossing] = {}
 
-    def of(self, step: Step) -> tuple[float, NDArray[np.int64], NDArray[np.int64]]:
-        """Return the latency of the step, and a resource and a row of the step for each crossing."""
+    def of(self, step: Step) -> _Crossing:
+        """Return the wires that a step crosses, and its latency."""
         key = step.src.tobytes() + step.dst.tobytes()
         if key not in self._steps:
-            paths = [self.wires.path(src, dst) for src, dst in zip(step.src.tolist(), step.dst.tolist(), strict=True)]
-            resource = np.array([number for _, numbers in paths for number in numbers], dtype=np.int64)
-            row = np.repeat(np.arange(len(paths)), [len(numbers) for _, numbers in paths])
-            latencies_us = np.array([latency_us for latency_us, _ in paths])
-            self._steps[key] = self._latency_us(step, latencies_us), resource, row
+            self._steps[key] = self._find(step)
         return self._steps[key]
 
-    def _latency_us(self, step: Step, latencies_us: NDArray[np.float64]) -> float:
+    def _find(self, step: Step) -> _Crossing:
         n_ranks = self.wires.topology.n_ranks
-        # However many chunks go from one rank to another, they are one message.
-        message = np.unique(step.src.astype(np.int64) * n_ranks + step.dst, return_index=True)[1]
+        pairs, message = np.unique(step.src.astype(np.int64) * n_ranks + step.dst, return_inverse=True)
+        ends = np.divmod(pairs, n_ranks)
+        paths = [self.wires.path(src, dst) for src, dst in zip(*(end.tolist() for end in ends), strict=True)]
+        resource = np.array([number for _, numbers in paths for number in numbers], dtype=np.int64)
+        crosser = np.repeat(np.arange(len(paths)), [len(numbers) for _, numbers in paths])
+        latencies_us = np.array([latency_us for latency_us, _ in paths])
         worst_us = 0.0
-        for end in (step.src, step.dst):
-            all_us = np.bincount(end[message], weights=latencies_us[message], minlength=n_ranks)
+        for end in ends:
+            all_us = np.bincount(end, weights=latencies_us, minlength=n_ranks)
             longest_us = np.zeros(n_ranks)
             np.maximum.at(longest_us, end, latencies_us)
             worst_us = max(worst_us, float((longest_us + self.message_gap * (all_us - longest_us)).max()))
-        return worst_us
+        return _Crossing(worst_us, message, resource, crosser)
