@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -97,7 +98,7 @@ class HeapMachine(RuleBasedStateMachine):
     @invariant()
     def arrays_are_apart_and_aligned_and_whole(self) -> None:
         ranges = sorted((address(b), address(b) + n) for b, n, _ in self.live)
-        assert all(first[1] <= second[0] for first, second in zip(ranges, ranges[1:], strict=False))
+        assert all(first[1] <= second[0] for first, second in itertools.pairwise(ranges))
         for buffer, n_bytes, mark in self.live:
             start = address(buffer)
             assert start % (PAGE_BYTES if rounded(n_bytes) >= PAGE_BYTES else ALIGNMENT_BYTES) == 0
@@ -119,7 +120,7 @@ class HeapMachine(RuleBasedStateMachine):
     def free_neighbours_are_joined(self) -> None:
         for k in range(len(self.heap._segments)):
             ranges = free_ranges(self.heap, k)
-            assert all(a + n < b for (a, n), (b, _) in zip(ranges, ranges[1:], strict=False))
+            assert all(a + n < b for (a, n), (b, _) in itertools.pairwise(ranges))
 
     @invariant()
     def tables_name_every_segment(self) -> None:
@@ -181,8 +182,8 @@ def test_growth_is_capped_and_says_so(small_heap: Heap) -> None:
     with pytest.raises(
         SharedMemoryError,
         match=re.escape(
-            f"symmetric heap: wanted {wanted} bytes more, {FIRST_BYTES} are mapped in 1 segments of at most 64, the limit"
-            f" is {LIMIT_BYTES}; delete arrays, or raise MULTIRING_HEAP_BYTES"
+            f"symmetric heap: wanted {wanted} bytes more, {FIRST_BYTES} are mapped in 1 segments of at most 64, the"
+            f" limit is {LIMIT_BYTES}; delete arrays, or raise MULTIRING_HEAP_BYTES"
         ),
     ):
         small_heap.allocate(wanted)

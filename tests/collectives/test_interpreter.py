@@ -77,11 +77,13 @@ def cases(draw: Any, table: Any, most_ranks: int, most: int, n_ranks: int | None
     root = draw(st.integers(0, n - 1)) if COLLECTIVES[name].rooted else 0
     schedule = draw(st.sampled_from(schedules_of(name, n, root)))
     dtype, operation, wire, accumulate = draw(st.sampled_from(table))
+    count, explicit = draw(counts(name, n, most))
     flags = st.sampled_from([True, True, False])
     return Case(
         schedule,
         DTYPES[dtype],
-        *draw(counts(name, n, most)),
+        count,
+        explicit,
         operation=operation if COLLECTIVES[name].reduces else None,
         wire=DTYPES[wire] if wire else None,
         accumulate=DTYPES[accumulate] if accumulate and COLLECTIVES[name].reduces else None,
@@ -125,7 +127,9 @@ def test_every_algorithm_of_a_collective(name: str, data: st.DataObject, seed: i
     roots = range(n_ranks) if COLLECTIVES[name].rooted else (0,)
     layout_seed = data.draw(st.randoms(use_true_random=False))
     for schedule in schedules_of(name, n_ranks, layout_seed.choice(roots)):
-        count = layout_seed.choice([0, n_ranks * 3, n_ranks * 17, *([] if name == "all_to_all" else [1, n_ranks * 5 - 1])])
+        count = layout_seed.choice(
+            [0, n_ranks * 3, n_ranks * 17, *([] if name == "all_to_all" else [1, n_ranks * 5 - 1])]
+        )
         case = Case(
             schedule,
             DTYPES["float32"],
@@ -174,5 +178,5 @@ def test_ranks_that_wait_for_ever_are_reported() -> None:
     assert table[PROGRAM_EXIT_END] == 1
     table[int(table[PROGRAM_WAITS]) + WAIT_POSITION] += 100
     arrays = [(np.zeros(3, np.int64), np.zeros(3, np.int64)) for _ in range(2)]
-    with pytest.raises(MultiringError, match="rank 0 in call 0 after [0-9]+ advances: no progress"):
+    with pytest.raises(MultiringError, match=r"rank 0 in call 0 after [0-9]+ advances: no progress"):
         InProcess(2, PythonHome()).run(request, choice, arrays, 3, eager=False, plans=plans)

@@ -91,15 +91,15 @@ def test_no_room_names_the_bytes_and_the_remedy(monkeypatch: pytest.MonkeyPatch)
     def full(descriptor: int, offset: int, length: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(segment_module.os, "posix_fallocate", full)
+    monkeypatch.setattr(os, "posix_fallocate", full)
     monkeypatch.setattr(segment_module, "available_bytes", lambda: 123456)
     before = n_descriptors()
     with pytest.raises(
         SharedMemoryError,
         match=re.escape(
-            f"the heap: wanted {2 * PAGE_BYTES} bytes of shared memory of the machine's memory, 123456 are free: No space"
-            " left on device; free memory, lower MULTIRING_HEAP_BYTES, use smaller arrays, or point MULTIRING_SHM_DIR at"
-            " a larger tmpfs (in a container: docker run --shm-size)"
+            f"the heap: wanted {2 * PAGE_BYTES} bytes of shared memory of the machine's memory, 123456 are free: No"
+            " space left on device; free memory, lower MULTIRING_HEAP_BYTES, use smaller arrays, or point"
+            " MULTIRING_SHM_DIR at a larger tmpfs (in a container: docker run --shm-size)"
         ),
     ):
         Segment.create(PAGE_BYTES + 1, "the heap")
@@ -110,7 +110,7 @@ def test_more_than_the_machine_has_is_refused_before_it_is_reserved(monkeypatch:
     def never(*arguments: Any) -> None:
         raise AssertionError("reserved")
 
-    monkeypatch.setattr(segment_module.os, "posix_fallocate", never)
+    monkeypatch.setattr(os, "posix_fallocate", never)
     with pytest.raises(SharedMemoryError, match=f"wanted {1 << 60} bytes .* No space left on device"):
         Segment.create(1 << 60, "a test")
 
