@@ -166,15 +166,17 @@ class _Lowering:
 
     def _slot(self, rank: int, chunk: int, avoid: Operand | None = None) -> Operand:
         """Return the place of a chunk in a rank's slot; a second one where the first is still being read."""
-        for version in range(MOST_VERSIONS):
-            key = (rank, chunk, version)
-            if key not in self.place_of:
-                self.place_of[key] = self.n_places[rank]
-                self.n_places[rank] += 1
-            operand = Operand(SPACE_SLOT, rank, self.place_of[key])
-            if operand != avoid:
-                break
+        version = 0
+        while (operand := self._place(rank, chunk, version)) == avoid:
+            version += 1
         return operand
+
+    def _place(self, rank: int, chunk: int, version: int) -> Operand:
+        key = (rank, chunk, version)
+        if key not in self.place_of:
+            self.place_of[key] = self.n_places[rank]
+            self.n_places[rank] += 1
+        return Operand(SPACE_SLOT, rank, self.place_of[key])
 
     def _readable(self, value: _Value, reader: int) -> Operand:
         """Return the place of a value that ``reader`` reads it from."""
@@ -347,7 +349,7 @@ class _Lowering:
         live = {Operand(SPACE_OUT, rank, chunk) for rank in range(self.n_ranks) for chunk in self.outputs[rank]}
         kept: list[Instruction] = []
         # Within a step nobody reads a place that another rank writes, and a rank's own instructions keep their order.
-        for instruction in reversed(sorted(self.instructions, key=lambda i: i.step)):
+        for instruction in sorted(self.instructions, key=lambda i: i.step)[::-1]:
             instruction.destinations = [o for o in instruction.destinations if o in live]
             if instruction.destinations:
                 live.difference_update(instruction.destinations)

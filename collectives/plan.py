@@ -228,9 +228,9 @@ class Plan:
         collective = self.schedule.collective
         request = self.request
         size = f"{self.schedule.n_ranks} ranks, {self.schedule.n_chunks} chunks"
+        n_steps = self.schedule.n_steps
         lines = [
-            f"{collective.name} of {request.dtype.name}, {size}: {self.choice.algorithm},"
-            f" {self.schedule.n_steps} steps",
+            f"{collective.name} of {request.dtype.name}, {size}: {self.choice.algorithm}, {n_steps} steps",
             f"  because {self.choice.reason}",
         ]
         for number, step in enumerate(self.schedule.steps):
