@@ -133,7 +133,10 @@ def cpu_name() -> str:
 def versions(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the versions of what took part."""
     found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.release()}"}
-    for name in ("multiring", "numpy", "numba", "llvmlite", "mpi4py"):
+    import multiring
+
+    found["multiring"] = multiring.__version__
+    for name in ("numpy", "numba", "llvmlite", "mpi4py"):
         try:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError:

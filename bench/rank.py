@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -54,6 +55,10 @@ def run_rank(request: Request, place: LocalPlace, arguments: list[str]) -> int:
         return 1 if n_errors else 0
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError as error:
+        # The reader of the table went away; Python's own flush at exit would say so a second time.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return _fail(error, place, comm, mpi, 141)
     except (ArgumentError, TypeError, ValueError) as error:
         # The ranks run the same arguments, so they all come here.
         return _fail(error, place, comm, mpi, 2 if isinstance(error, ArgumentError) else 1)
@@ -62,7 +67,10 @@ def run_rank(request: Request, place: LocalPlace, arguments: list[str]) -> int:
 
 
 def _fail(error: BaseException, place: LocalPlace, comm: Any, mpi: Any, code: int) -> int:
-    complain(f"rank {place.rank}: {_one_line(error)}")
+    if code == 1:
+        complain(f"rank {place.rank}: {_one_line(error)}")
+    elif code == 2 and place.local_rank == 0:
+        complain(_one_line(error))
     if comm is not None:
         try:
             comm.abort(_one_line(error))
@@ -166,7 +174,7 @@ def _config(
     request: Request, world: World, bindings: list[str], pairs: dict[str, float], peers: list[Any]
 ) -> dict[str, Any]:
     settings = request.settings
-    pids = [int(row[0]) for row in world.gather([float(_pid())])]
+    pids = [int(row[0]) for row in world.gather([float(os.getpid())])]
     hosts, cpu = world.gather_text(machine.host_name()), machine.cpu_name()
     return {
         "nthreads": 1,
@@ -178,6 +186,7 @@ def _config(
         "iterations": settings.iterations,
         "validation": settings.checks,
         "ranks": world.size,
+        "started_by": "mpi" if world.mpi is not None else "multiring" if world.size > 1 else "alone",
         "host": machine.host_name(),
         "cpu": cpu,
         "device": "host",
@@ -185,6 +194,8 @@ def _config(
         "core_to_core_ns": next(iter(pairs.values()), None),
         "core_to_core_pairs_ns": pairs,
         "timer_overhead_ns": timer_overhead_ns(),
+        "time": "median over iterations of the slowest rank's time, each call alone, inputs rewritten before it",
+        "limit": "memcpy of limit_bytes to the busiest receiver, all ranks at once, inputs rewritten before it",
         "registered": request.registered,
         "prepared": request.prepared,
         "wire": settings.wire.name if settings.wire else None,
@@ -196,12 +207,6 @@ def _config(
             for rank in range(world.size)
         ],
     }
-
-
-def _pid() -> int:
-    import os
-
-    return os.getpid()
 
 
 def _notes(config: dict[str, Any], bindings: list[str], pairs: dict[str, float]) -> list[str]:

@@ -24,7 +24,7 @@ from multiring.collectives.plan import Plan
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice, choose
 from multiring.collectives.schedules.collective import Collective
-from multiring.errors import CommunicatorClosed, MultiringError, PeerLostError
+from multiring.errors import CommunicatorClosed, LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 from multiring.kernels.records import (
     ABORT_CULPRIT_SHIFT,
@@ -95,6 +95,14 @@ def entries() -> Entries:
     return Entries()
 
 
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def open_executors() -> list[Executor]:
+    """Return the executors of this process that live, to be closed when it ends."""
+    return list(_executors)
+
+
 class Executor:
     """Runs the calls of one communicator.
 
@@ -150,7 +158,7 @@ class Executor:
         """Whether an error closed the communicator."""
         return self._error is not None and not self._left
 
-    # --- plans -------------------------------------------------------------------------------------------------------
+    # --- plans ------------------------------------------------------------------------------------------------------
 
     def choose(self, request: Request, count: int) -> Choice:
         """Return the schedule that a call gets."""
@@ -211,7 +219,7 @@ class Executor:
         """Return the plan of a call, the reason for it, and the alternatives."""
         return str(self.plan(request, count))
 
-    # --- running -----------------------------------------------------------------------------------------------------
+    # --- running ----------------------------------------------------------------------------------------------------
 
     def _finish(self, invocation: Invocation, code: int) -> None:
         """Carry on with a call that returned early, until it is done."""
@@ -314,7 +322,7 @@ class Executor:
             if code != DONE:
                 self._fail(code, int(words[CALL_EPOCH]), None)
 
-    # --- point to point ----------------------------------------------------------------------------------------------
+    # --- point to point ---------------------------------------------------------------------------------------------
 
     def send(self, address: int, count: int, dtype: DType, peer: int, timeout_s: float | None = None) -> None:
         """Send an array to ``peer``; returns when the array may be used again."""
@@ -358,7 +366,7 @@ class Executor:
             if code != DONE:
                 self._fail(ABORTED, 0, None)
 
-    # --- memory ------------------------------------------------------------------------------------------------------
+    # --- memory -----------------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | tuple[int, ...], dtype: DType) -> NDArray[Any]:
         """Return an array in symmetric memory, its contents undefined.
@@ -379,7 +387,7 @@ class Executor:
         """Whether a range lies in this process's symmetric memory."""
         return self._driver.heap.holds(address, nbytes)
 
-    # --- life --------------------------------------------------------------------------------------------------------
+    # --- life -------------------------------------------------------------------------------------------------------
 
     def gather_bytes(self, payload: bytes) -> list[bytes]:
         """Give every rank the bytes of all, by two calls of this communicator."""
@@ -412,13 +420,23 @@ class Executor:
         if color is not None:
             ranks = [r for _, r in members[color]]
 
+            n_exchanges = 0
+
             def exchange(payload: bytes) -> list[bytes]:
+                nonlocal n_exchanges
+                n_exchanges += 1
                 answers = self.gather_bytes(payload)
                 return [answers[r] for r in ranks]
 
-            mine = Executor(
-                ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
-            )
+            try:
+                mine = Executor(
+                    ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
+                )
+            except (SharedMemoryError, LaunchError):
+                # The other colors go on, in step.
+                for _ in range(SPLIT_EXCHANGES - n_exchanges):
+                    self.gather_bytes(b"")
+                raise
             mine.over_mpi = self.over_mpi
         else:
             for _ in range(SPLIT_EXCHANGES):
@@ -477,16 +495,8 @@ class Executor:
         )
 
 
-_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-
-
-def open_executors() -> list[Executor]:
-    """Return the executors of this process that are not yet closed, those of split communicators too."""
-    return [e for e in list(_executors) if not e.closed or e.failed]
-
-
 def _disown_all() -> None:
-    for executor in list(_executors):
+    for executor in open_executors():
         executor.disown()
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,10 +72,8 @@ def _join(bootstrap: Bootstrap, timeout_s: float, *, over_mpi: bool) -> Executor
         executor = Executor(bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s)
     finally:
         bootstrap.close()
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)
-    if over_mpi:
-        executor.over_mpi = True
+    executor.over_mpi = over_mpi
+    _leave_at_exit()
     return executor
 
 
@@ -93,12 +92,17 @@ def _node_identity() -> str:
 
 def _require_one_node(bootstrap: Bootstrap) -> None:
     nodes = [json.loads(b) for b in bootstrap.all_gather(json.dumps([_node_identity(), platform.node()]).encode())]
-    names = {identity: host for identity, host in nodes}
+    names: dict[str, str] = dict(nodes)
     if len(names) > 1:
         raise LaunchError(
             f"the {bootstrap.size} ranks are on {len(names)} nodes ({', '.join(sorted(names.values()))}), wanted one:"
             " collectives between nodes are not built yet; start all ranks on one host"
         )
+
+
+@cache
+def _leave_at_exit() -> None:
+    atexit.register(_close_all)
 
 
 def _close_all() -> None:

@@ -26,6 +26,7 @@ from multiring.kernels.records import (
     CALL_PHASE,
     CALL_PROGRAMS,
     CALL_SIGNATURE,
+    CALL_STREAM,
     CALL_TIMEOUT_NS,
     CALL_VARIANT,
     CALL_WIRE_BYTES,
@@ -38,6 +39,7 @@ from multiring.kernels.records import (
     KIND_FORWARD,
     KIND_REDUCE,
     KIND_REDUCE_FINAL,
+    KIND_WORDS,
     N_KINDS,
     PHASE_IDLE,
 )
@@ -49,6 +51,9 @@ __all__ = ["CallRecord", "Invocation"]
 
 BLOCK_BYTES = 64 << 10
 """The most that is written between two looks at ABORT."""
+
+STREAM_BYTES = 1 << 62
+"""From this chunk on, results apart from the inputs are written past the caches, which they would only sweep."""
 
 
 class CallRecord:
@@ -113,6 +118,7 @@ class CallRecord:
             (CALL_OPERANDS, self._operands.ctypes.data),
             (CALL_PARAMETERS, self._parameters.ctypes.data),
             (CALL_WIRE_BYTES, wire_bytes),
+            (CALL_STREAM, int(where.longest * itemsize >= STREAM_BYTES)),
             (CALL_BLOCK, max(BLOCK_BYTES // max(itemsize, wire_bytes), 1)),
         ):
             self.words[field] = value
@@ -128,19 +134,25 @@ class CallRecord:
     def _enter_kinds(self, span_address: Callable[..., int]) -> None:
         request = self.plan.request
         dtype, wire = request.dtype, request.wire_type
-        kinds = self.words[CALL_KINDS : CALL_KINDS + 3 * N_KINDS].reshape(N_KINDS, 3)
-        kinds[KIND_COPY] = 0, dtype.itemsize, dtype.itemsize
-        kinds[KIND_FORWARD] = 0, wire.itemsize, wire.itemsize
+        kinds = self.words[CALL_KINDS : CALL_KINDS + KIND_WORDS * N_KINDS].reshape(N_KINDS, KIND_WORDS)
+        streams = bool(self.words[CALL_STREAM])
+        past = span_address("copy", itemsize=dtype.itemsize, stream=True) if streams else 0
+        kinds[KIND_COPY] = 0, dtype.itemsize, dtype.itemsize, past
+        kinds[KIND_FORWARD] = 0, wire.itemsize, wire.itemsize, 0
         if request.operation is not None and self.plan.schedule.n_ranks > 1:
             for kind, final in ((KIND_REDUCE, False), (KIND_REDUCE_FINAL, True)):
-                span = span_address(
-                    "reduce", dtype=wire, operation=request.operation, accumulate=request.accumulate, final=final
-                )
-                kinds[kind] = span, wire.itemsize, wire.itemsize
+                specification = {
+                    "dtype": wire,
+                    "operation": request.operation,
+                    "accumulate": request.accumulate,
+                    "final": final,
+                }
+                past = span_address("reduce", **specification, stream=True) if streams else 0
+                kinds[kind] = span_address("reduce", **specification), wire.itemsize, wire.itemsize, past
         if self.plan.through_slots:
             scale = request.operation is not None and request.operation.name == "premul_sum"
-            kinds[KIND_CAST_IN] = _cast(span_address, dtype, wire, scale), dtype.itemsize, wire.itemsize
-            kinds[KIND_CAST_OUT] = _cast(span_address, wire, dtype, False), wire.itemsize, dtype.itemsize
+            kinds[KIND_CAST_IN] = _cast(span_address, dtype, wire, scale), dtype.itemsize, wire.itemsize, 0
+            kinds[KIND_CAST_OUT] = _cast(span_address, wire, dtype, False), wire.itemsize, dtype.itemsize, 0
 
     def _enter_program(self, index: int, variant: int) -> None:
         program = self.plan.program(variant)

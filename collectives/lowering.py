@@ -131,7 +131,7 @@ class _Lowering:
         ]
         self._scan()
 
-    # --- what the schedule will do -----------------------------------------------------------------------------------
+    # --- what the schedule will do ----------------------------------------------------------------------------------
 
     def _scan(self) -> None:
         """Note in which steps each (rank, chunk) is read by a peer, and written."""
@@ -159,7 +159,7 @@ class _Lowering:
         reads = [s for s in self.reads[rank, chunk] if s > step and (following is None or s <= following)]
         return bool(reads), following is not None and following in reads, following is None
 
-    # --- where values lie --------------------------------------------------------------------------------------------
+    # --- where values lie -------------------------------------------------------------------------------------------
 
     def _slot(self, rank: int, chunk: int, avoid: Operand | None = None) -> Operand:
         """Return the place of a chunk in a rank's slot; a second one where the first is still being read."""
@@ -189,7 +189,9 @@ class _Lowering:
 
         best = min(value.places, key=rank_of)
         if rank_of(best) == UNREACHABLE:
-            raise RuntimeError(f"lowering {self.schedule.algorithm} {self.collective.name}: rank {reader} cannot read {best}")
+            raise RuntimeError(
+                f"lowering {self.schedule.algorithm} {self.collective.name}: rank {reader} cannot read {best}"
+            )
         return best
 
     def _homes(self, rank: int, chunk: int, step: int, old: _Value | None) -> tuple[list[Operand], bool]:
@@ -207,7 +209,7 @@ class _Lowering:
             homes.insert(0, self._slot(rank, chunk, busy[0] if busy else None))
         return homes, last and in_output and self.through_slots
 
-    # --- building ----------------------------------------------------------------------------------------------------
+    # --- building ---------------------------------------------------------------------------------------------------
 
     def _emit(
         self, rank: int, kind: int, step: int, chunk: int, sources: list[Operand], destinations: list[Operand]
@@ -252,7 +254,9 @@ class _Lowering:
             groups[dst, chunk].append((src, reduce))
         written: dict[tuple[int, int], _Value] = {}
         # Nearest source first, so that ranks do not all read from rank 0 at once.
-        for (dst, chunk), arrows in sorted(groups.items(), key=lambda g: (g[0][0], (g[1][0][0] - g[0][0]) % self.n_ranks)):
+        for (dst, chunk), arrows in sorted(
+            groups.items(), key=lambda g: (g[0][0], (g[1][0][0] - g[0][0]) % self.n_ranks)
+        ):
             if arrows[0][1]:
                 written[dst, chunk] = self._reduce(number, dst, chunk, [src for src, _ in arrows], values)
             else:
@@ -352,7 +356,7 @@ class _Lowering:
             instruction.sources = [number.get(o, o) for o in instruction.sources]
             instruction.destinations = [number.get(o, o) for o in instruction.destinations]
 
-    # --- order and waits ---------------------------------------------------------------------------------------------
+    # --- order and waits --------------------------------------------------------------------------------------------
 
     def finish(self) -> Lowered:
         """Order the instructions of each rank and find out whom each has to wait for."""
@@ -497,7 +501,8 @@ def lower(
     x_visible, out_visible : bool
         Whether all ranks' inputs, and outputs, lie in memory that every rank reads and writes.
     through_slots : bool
-        Whether every value passes through a slot in the wire type: inputs are cast on the way in, results on the way out.
+        Whether every value passes through a slot in the wire type: inputs are cast on the way in, results
+        on the way out.
     eager : bool
         Whether the slots are the payload areas of the arrival lines, and copies of inputs run before the arrival.
     n_slots : int

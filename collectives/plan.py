@@ -140,6 +140,12 @@ class Plan:
         self._lowered: dict[int, Lowered] = {}
         self._programs: dict[int, Table] = {}
 
+    def seen_from(self, rank: int) -> Plan:
+        """Return the plan of another rank; the two share what does not depend on the rank."""
+        plan = Plan(self.request, self.choice, rank, self.n_slots)
+        plan._lowered = self._lowered
+        return plan
+
     def lowered(self, variant: int) -> Lowered:
         """Return the programs of all ranks.
 
@@ -199,9 +205,9 @@ class Plan:
     def __str__(self) -> str:
         collective = self.schedule.collective
         request = self.request
+        size = f"{self.schedule.n_ranks} ranks, {self.schedule.n_chunks} chunks"
         lines = [
-            f"{collective.name} of {request.dtype.name}, {self.schedule.n_ranks} ranks, {self.schedule.n_chunks} chunks:"
-            f" {self.choice.algorithm}, {self.schedule.n_steps} steps",
+            f"{collective.name} of {request.dtype.name}, {size}: {self.choice.algorithm}, {self.schedule.n_steps} steps",
             f"  because {self.choice.reason}",
         ]
         for number, step in enumerate(self.schedule.steps):

@@ -69,8 +69,13 @@ def cache_folder() -> Path:
         import atexit
         import shutil
 
-        private = tempfile.mkdtemp(prefix="multiring-")
-        atexit.register(shutil.rmtree, private, ignore_errors=True)
+        private, owner = tempfile.mkdtemp(prefix="multiring-"), os.getpid()
+
+        def remove() -> None:
+            if os.getpid() == owner:  # not when a forked child ends
+                shutil.rmtree(private, ignore_errors=True)
+
+        atexit.register(remove)
         folder = Path(private)
     return folder
 

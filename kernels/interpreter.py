@@ -58,6 +58,7 @@ from multiring.kernels.records import (
     CALL_SEGMENT,
     CALL_SIGNATURE,
     CALL_SLICE,
+    CALL_STREAM,
     CALL_VARIANT,
     CALL_WIRE_BYTES,
     CALL_X,
@@ -88,6 +89,9 @@ from multiring.kernels.records import (
     INSTRUCTION_WAIT_BEGIN,
     INSTRUCTION_WAIT_END,
     INSTRUCTION_WORDS,
+    KIND_REDUCE,
+    KIND_REDUCE_FINAL,
+    KIND_WORDS,
     LINE_BYTES,
     LOWER,
     MISMATCH,
@@ -359,7 +363,8 @@ def execute(context: int, call: int, program: int, index: int, piece: int) -> in
     length = min(get(call, CALL_SLICE), load_word(chunk + 16) - piece * get(call, CALL_SLICE))
     if length <= 0:
         return DONE
-    kind = call + 8 * (CALL_KINDS + 3 * get(instruction, INSTRUCTION_KIND))
+    kind_number = get(instruction, INSTRUCTION_KIND)
+    kind = call + 8 * (CALL_KINDS + KIND_WORDS * kind_number)
     span = load_word(kind)
     source_bytes = load_word(kind + 8)
     destination_bytes = load_word(kind + 16)
@@ -375,6 +380,12 @@ def execute(context: int, call: int, program: int, index: int, piece: int) -> in
         store_word(addresses + 8 * k, address + done * step_bytes)
     destinations = addresses + 8 * n_sources
     n_destinations = n_operands - n_sources
+    if get(call, CALL_STREAM) != 0 and get(operand + 8 * OPERAND_WORDS * n_sources, OPERAND_SPACE) == SPACE_OUT:
+        # A slot is read again at once and stays in the cache; so does an output that was the input.
+        in_place = get(call, CALL_X) == get(call, CALL_OUT)
+        reduces = kind_number == KIND_REDUCE or kind_number == KIND_REDUCE_FINAL
+        if load_word(kind + 24) != 0 and not (in_place and reduces):
+            span = load_word(kind + 24)
     abort = get(context, CONTEXT_CONTROL) + CONTROL_ABORT
     blocks = 0
     while True:
@@ -483,7 +494,7 @@ def leave(context: int, call: int) -> int:
     return DONE
 
 
-# --- entries ----------------------------------------------------------------------------------------------------------
+# --- entries --------------------------------------------------------------------------------------------------------
 
 
 @register_jitable

@@ -4,8 +4,8 @@
 
     src  ->  box 0 | box 1 | box 2 | box 3  ->  dst      POSTED counts pieces written, TAKEN pieces read
 
-A message is cut into pieces of a box; one that is larger and lies in symmetric memory is offered, and the receiver reads
-it there. See "Point to point" in ``collectives/drivers/DESIGN.md``.
+A message is cut into pieces of a box; one that is larger and lies in symmetric memory is offered, and the receiver
+reads it there. See "Point to point" in ``collectives/drivers/DESIGN.md``.
 """
 
 from __future__ import annotations
@@ -258,8 +258,8 @@ def deliver(operations: int, n_operations: int) -> int:
     Returns
     -------
     int
-        DONE; WAIT (call again); ABORTED; MISMATCH (a receive met a message of another size or type); ATTACH (map segment
-        CALL_SEGMENT of rank CALL_PEER, both in the first record, then call again).
+        DONE; WAIT (call again); ABORTED; MISMATCH (a receive met a message of another size or type); ATTACH (map
+        segment CALL_SEGMENT of rank CALL_PEER, both in the first record, then call again).
     """
     context = get(load_word(operations), CALL_CONTEXT)
     control = get(context, CONTEXT_CONTROL)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from multiring.errors import TopologyError
+
+if TYPE_CHECKING:
+    from multiring.topology.machine import Machine
 
 __all__ = ["Resource", "Topology"]
 
@@ -53,6 +57,8 @@ class Topology:
     route : callable
         ``route(src, dst)`` for two different ranks returns the resources on the way. Pure, so that it can be asked for
         thousands of ranks without a table of all pairs.
+    machines : tuple of Machine, optional
+        What each node is made of, where that is known: what ring orders are found in.
 
     Raises
     ------
@@ -64,6 +70,7 @@ class Topology:
     devices: tuple[str, ...]
     nodes: tuple[int, ...]
     route: Callable[[int, int], tuple[Resource, ...]] = field(repr=False)
+    machines: tuple[Machine, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.devices or len(self.devices) != len(self.nodes):
@@ -73,6 +80,12 @@ class Topology:
             )
         if set(self.nodes) != set(range(self.n_nodes)):
             raise TopologyError(f"topology {self.name}: got nodes {sorted(set(self.nodes))}, wanted 0, 1, 2, ...")
+        if self.machines and [len(machine.gpus) for machine in self.machines] != [
+            self.nodes.count(node) for node in range(self.n_nodes)
+        ]:
+            raise TopologyError(
+                f"topology {self.name}: its machines have other numbers of GPUs than its nodes of ranks"
+            )
 
     @property
     def n_ranks(self) -> int:

@@ -145,8 +145,8 @@ def mismatch_error(context: Context, epoch: int, rank: int) -> MultiringError:
         for call, members in groups.items()
     )
     return MismatchError(
-        f"the ranks disagree on call {epoch} of the communicator: {differences}; nothing was written, the communicator is"
-        " closed; make the same calls, with the same arguments, in the same order on all ranks"
+        f"the ranks disagree on call {epoch} of the communicator: {differences}; nothing was written, the communicator"
+        " is closed; make the same calls, with the same arguments, in the same order on all ranks"
     )
 
 
@@ -175,8 +175,8 @@ def abort_error(context: Context, rank: int, hosts: list[str], plan: Plan | None
     host = f" on {hosts[culprit]}" if culprit < len(hosts) else ""
     if reason == ABORT_PEER_LOST:
         return PeerLostError(
-            f"rank {culprit}{host} ended while it was needed: {where}; the communicator is closed; look for the cause in"
-            f" that rank's output"
+            f"rank {culprit}{host} ended while it was needed: {where}; the communicator is closed; look for the cause"
+            " in that rank's output"
         )
     if reason == ABORT_TIMEOUT:
         late = _late_ranks(context, report, culprit)

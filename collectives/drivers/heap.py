@@ -11,11 +11,13 @@ import ctypes
 import os
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from multiring.collectives.drivers.control import words_at
 from multiring.collectives.drivers.segment import PAGE_BYTES, Segment, available_bytes
 from multiring.errors import ArgumentError, SharedMemoryError
 
@@ -25,10 +27,6 @@ MAX_SEGMENTS = 64
 FIRST_SEGMENT_BYTES = 16 << 20
 ALIGNMENT_BYTES = 64
 _DIRECTORY_WORDS = 1 + 2 * MAX_SEGMENTS
-
-
-def _words(segment: Segment, n_words: int) -> NDArray[np.int64]:
-    return np.frombuffer(segment.buffer, dtype=np.int64, count=n_words)
 
 
 class _FreeList:
@@ -91,7 +89,7 @@ class Heap:
 
     def __init__(self) -> None:
         self.directory = Segment.create(8 * _DIRECTORY_WORDS, "directory of the symmetric heap")
-        self._directory = _words(self.directory, _DIRECTORY_WORDS)
+        self._directory = words_at(self.directory.address, _DIRECTORY_WORDS)
         self.table: NDArray[np.int64] = np.zeros(_DIRECTORY_WORDS, dtype=np.int64)
         self.bases: NDArray[np.int64] = np.zeros(MAX_SEGMENTS, dtype=np.int64)
         self._segments: list[Segment] = []
@@ -198,7 +196,7 @@ class PeerHeap:
     def __init__(self, pid: int, descriptor: int) -> None:
         self.pid = pid
         self._map = Segment.attach(pid, descriptor, _directory_bytes(), "a peer's symmetric heap")
-        self._directory = _words(self._map, _DIRECTORY_WORDS)
+        self._directory = words_at(self._map.address, _DIRECTORY_WORDS)
         self._segments: list[Segment] = []
         self.bases: NDArray[np.int64] = np.zeros(MAX_SEGMENTS, dtype=np.int64)
 

@@ -17,10 +17,9 @@ PAGE_BYTES = mmap.PAGESIZE
 
 def available_bytes() -> int:
     """Return how much more memory this process may use: the machine's and the control group's limit."""
-    rooms = []
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            rooms.append(int(line.split()[1]) * 1024)
+    rooms: list[int] = []
+    meminfo = Path("/proc/meminfo").read_text().splitlines()
+    rooms.extend(int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable:"))
     for limit_file, used_file in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),

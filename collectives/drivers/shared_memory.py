@@ -10,7 +10,11 @@ import select
 import time
 import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import Context, Layout, Waiting, words_at
 from multiring.collectives.drivers.heap import Heap, heap, peer_heap
@@ -59,7 +63,7 @@ class SharedMemory:
         self.layout = layout or Layout(size)
         self.heap: Heap = heap()
         self._descriptors: list[int] = []
-        facts = {
+        facts: dict[str, Any] = {
             "pid": os.getpid(),
             "start": _start_time(os.getpid()),
             "host": platform.node(),
@@ -72,6 +76,7 @@ class SharedMemory:
         self.facts: list[dict[str, Any]] = [json.loads(b) for b in exchange(json.dumps(facts).encode())]
         self._agree(exchange, made.get("error") if made else None)
         error = None
+        peer_bases: list[NDArray[np.int64]] = []
         try:
             self.control = control or self._attach(self.facts[0]["control"])
             peer_bases = [
@@ -111,14 +116,14 @@ class SharedMemory:
         return segment, {"descriptor": segment.descriptor, "n_bytes": segment.n_bytes, "nonce": nonce}
 
     def _attach(self, made: dict[str, Any]) -> Segment:
-        """Map rank 0's segment, and look whether it is the one that it made: the path names any process of that number."""
+        """Map rank 0's segment, and look whether it is the one that it made: process numbers may mean others."""
         segment = Segment.attach(
             self.facts[0]["pid"], made["descriptor"], made["n_bytes"], "control segment of a communicator"
         )
         if int(words_at(segment.address + CONTROL_NONCE, 1)[0]) != made["nonce"]:
             raise SharedMemoryError(
-                f"rank {self.rank} sees another process as {self.facts[0]['pid']} than rank 0's: the ranks do not share a"
-                " pid namespace; start them in one (containers: --pid=host)"
+                f"rank {self.rank} sees another process as {self.facts[0]['pid']} than rank 0's: the ranks do not share"
+                " a pid namespace; start them in one (containers: --pid=host)"
             )
         return segment
 
@@ -164,9 +169,8 @@ def _close_all(descriptors: list[int]) -> None:
 
 def _start_time(pid: int) -> int:
     """Return when a process began, in clock ticks: with its number, it names it for good."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        # The second field is the command in parentheses, and may hold anything.
-        return int(file.read().rpartition(b")")[2].split()[19])
+    # The second field is the command in parentheses, and may hold anything.
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
 
 
 def _watch(pid: int, start: int) -> int:

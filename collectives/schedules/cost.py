@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,15 +100,16 @@ def cost(schedule: Schedule, topology: Topology, nbytes: int, reduction_gbs: flo
     if nbytes < 0 or not reduction_gbs > 0:
         raise ScheduleError(f"cost: got {nbytes} bytes at {reduction_gbs} GB/s, wanted at least 0 at more than 0")
     sizes = chunk_bytes(schedule, nbytes)
-    wires = _Wires(topology)
-    return Cost(tuple(_step_cost(step, sizes, wires, reduction_gbs) for step in schedule.steps))
+    crossings = _Crossings(_wires_of(topology))
+    return Cost(tuple(_step_cost(step, sizes, crossings, reduction_gbs) for step in schedule.steps))
 
 
-def _step_cost(step: Step, sizes: NDArray[np.int64], wires: _Wires, reduction_gbs: float) -> StepCost:
+def _step_cost(step: Step, sizes: NDArray[np.int64], crossings: _Crossings, reduction_gbs: float) -> StepCost:
     if not len(step):
         return StepCost(0.0, 0.0, 0.0, None, 0)
     moved = sizes[step.chunk]
-    latency_us, resource, row = wires.of(step)
+    latency_us, resource, row = crossings.of(step)
+    wires = crossings.wires
     load = np.bincount(resource, weights=moved[row], minlength=len(wires.resources))
     times_us = load / (np.array(wires.bandwidths_gbs) * BYTES_PER_US)
     worst = int(times_us.argmax())
@@ -122,7 +124,7 @@ def _step_cost(step: Step, sizes: NDArray[np.int64], wires: _Wires, reduction_gb
 
 
 class _Wires:
-    """The resources of a topology, numbered as they are met, and which of them the transfers of a step cross."""
+    """The resources of a topology, numbered as they are met, and the paths that were asked for."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
@@ -130,24 +132,15 @@ class _Wires:
         self.bandwidths_gbs: list[float] = []
         self._numbers: dict[Resource, int] = {}
         self._paths: dict[tuple[int, int], tuple[float, list[int]]] = {}
-        self._steps: dict[bytes, tuple[float, NDArray[np.int64], NDArray[np.int64]]] = {}
 
-    def of(self, step: Step) -> tuple[float, NDArray[np.int64], NDArray[np.int64]]:
-        """Return the longest latency, and a resource and a row of the step for each crossing."""
-        # Most algorithms use the same pairs in many steps.
-        key = step.src.tobytes() + step.dst.tobytes()
-        if key not in self._steps:
-            paths = [self._path(src, dst) for src, dst in zip(step.src.tolist(), step.dst.tolist(), strict=True)]
-            resource = np.array([number for _, numbers in paths for number in numbers], dtype=np.int64)
-            row = np.repeat(np.arange(len(paths)), [len(numbers) for _, numbers in paths])
-            self._steps[key] = max(latency_us for latency_us, _ in paths), resource, row
-        return self._steps[key]
-
-    def _path(self, src: int, dst: int) -> tuple[float, list[int]]:
-        if (src, dst) not in self._paths:
+    def path(self, src: int, dst: int) -> tuple[float, list[int]]:
+        """Return the latency of a path and its resources."""
+        found = self._paths.get((src, dst))
+        if found is None:
             path = self.topology.path(src, dst)
-            self._paths[src, dst] = math.fsum(wire.latency_us for wire in path), [self._number(wire) for wire in path]
-        return self._paths[src, dst]
+            found = math.fsum(wire.latency_us for wire in path), [self._number(wire) for wire in path]
+            self._paths[src, dst] = found
+        return found
 
     def _number(self, wire: Resource) -> int:
         if wire not in self._numbers:
@@ -155,3 +148,27 @@ class _Wires:
             self.resources.append(wire)
             self.bandwidths_gbs.append(wire.bandwidth_gbs)
         return self._numbers[wire]
+
+
+@lru_cache(maxsize=4)
+def _wires_of(topology: Topology) -> _Wires:
+    # Exploring prices hundreds of schedules on one topology.
+    return _Wires(topology)
+
+
+class _Crossings:
+    """Which wires the transfers of a step cross; most algorithms use the same pairs in many steps."""
+
+    def __init__(self, wires: _Wires) -> None:
+        self.wires = wires
+        self._steps: dict[bytes, tuple[float, NDArray[np.int64], NDArray[np.int64]]] = {}
+
+    def of(self, step: Step) -> tuple[float, NDArray[np.int64], NDArray[np.int64]]:
+        """Return the longest latency, and a resource and a row of the step for each crossing."""
+        key = step.src.tobytes() + step.dst.tobytes()
+        if key not in self._steps:
+            paths = [self.wires.path(src, dst) for src, dst in zip(step.src.tolist(), step.dst.tolist(), strict=True)]
+            resource = np.array([number for _, numbers in paths for number in numbers], dtype=np.int64)
+            row = np.repeat(np.arange(len(paths)), [len(numbers) for _, numbers in paths])
+            self._steps[key] = max(latency_us for latency_us, _ in paths), resource, row
+        return self._steps[key]

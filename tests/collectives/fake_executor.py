@@ -103,14 +103,14 @@ class World:
             self.error = self.error or error
             self.condition.notify_all()
 
-    def wait_for(self, ready: Callable[[], bool], timeout_s: float | None, what: str) -> None:
+    def wait_for(self, ready: Callable[[], Any], timeout_s: float | None, what: str) -> None:
         """With the condition held."""
         limit = time.monotonic() + (timeout_s or TIMEOUT_S)
         while not ready():
             if self.error is not None:
                 raise type(self.error)(*self.error.args)
             if self.left:
-                self.error = CommunicatorClosed(f"rank {sorted(self.left)} closed while {what}")
+                self.error = CommunicatorClosed(f"rank {min(self.left)} closed while {what}")
                 continue
             left = limit - time.monotonic()
             if left <= 0:
@@ -299,7 +299,7 @@ class FakeExecutor:
                 for address, count, dtype, peer in receives:
                     assert peer != rank
                     box = world.messages.setdefault((peer, rank), [])
-                    world.wait_for(lambda box=box: bool(box), timeout_s, f"rank {rank} receives from {peer}")
+                    world.wait_for(box.__len__, timeout_s, f"rank {rank} receives from {peer}")
                     message = box.pop(0)
                     if (message[1], message[2]) != (count, dtype):
                         world.error = MismatchError(

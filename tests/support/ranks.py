@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pickle  # noqa: TID251  between a test and the processes that it forked
+import pickle  # noqa: TID251  # between a test and its own children
 import signal
 import socket
 import struct

@@ -116,6 +116,8 @@ def test_sums_round_once_where_nothing_partial_travels(n_ranks: int) -> None:
     assert n_roundings(build("direct", "reduce", n_ranks)) == 1
     assert n_roundings(build("ring", "all_reduce", n_ranks)) == n_ranks - 1
     assert n_roundings(build("chain", "reduce", n_ranks)) == n_ranks - 1
+    # Here the sum stays where it is, and is rounded with each rank that is added.
+    assert n_roundings(build("pairwise", "reduce_scatter", n_ranks)) == n_ranks - 1
 
 
 def test_direct_and_chain_add_in_rank_order_and_a_ring_does_not() -> None:
@@ -163,3 +165,25 @@ def test_a_schedule_whose_ranks_add_differently_is_seen(left_folds: Callable[[Sc
     assert left_folds(schedule) == [one, other, one, one]
     assert not same_on_every_rank(schedule)
     assert not is_rank_ordered(schedule)
+
+
+def test_one_fold_and_the_same_in_two_steps_are_one_order(left_folds: Callable[[Schedule], list[str]]) -> None:
+    steps = (
+        Step([1, 2, 0], [0, 0, 1], [0] * 3, True),
+        Step([1], [2], [0], True),
+        Step([2], [1], [0], False),
+    )
+    schedule = Schedule(Collective("all_reduce"), 3, 1, steps)
+    verify(schedule)
+    assert left_folds(schedule) == ["((0+1)+2)"] * 3
+    assert same_on_every_rank(schedule)
+    assert is_rank_ordered(schedule)
+
+
+def test_halving_goes_to_near_partners_first_and_to_far_ones_where_chunks_have_owners() -> None:
+    def distances(collective: str) -> list[int]:
+        return [int(abs(step.src - step.dst).max()) for step in build("halving_doubling", collective, 8).steps]
+
+    assert distances("all_reduce") == [1, 2, 4, 4, 2, 1]
+    assert distances("reduce_scatter") == [4, 2, 1]
+    assert distances("all_gather") == [1, 2, 4]
