@@ -11,7 +11,6 @@ import ctypes
 import os
 import threading
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
