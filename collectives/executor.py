@@ -95,14 +95,6 @@ def entries() -> Entries:
     return Entries()
 
 
-_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-
-
-def open_executors() -> list[Executor]:
-    """Return the executors of this process that live, to be closed when it ends."""
-    return list(_executors)
-
-
 class Executor:
     """Runs the calls of one communicator.
 
@@ -322,7 +314,7 @@ class Executor:
             if code != DONE:
                 self._fail(code, int(words[CALL_EPOCH]), None)
 
-    # --- point to point ---------------------------------------------------------------------------------------------
+    # --- point to point ----------------------------------------------------------------------------------------------
 
     def send(self, address: int, count: int, dtype: DType, peer: int, timeout_s: float | None = None) -> None:
         """Send an array to ``peer``; returns when the array may be used again."""
@@ -366,7 +358,7 @@ class Executor:
             if code != DONE:
                 self._fail(ABORTED, 0, None)
 
-    # --- memory -----------------------------------------------------------------------------------------------------
+    # --- memory ------------------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | tuple[int, ...], dtype: DType) -> NDArray[Any]:
         """Return an array in symmetric memory, its contents undefined.
@@ -387,7 +379,7 @@ class Executor:
         """Whether a range lies in this process's symmetric memory."""
         return self._driver.heap.holds(address, nbytes)
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- life --------------------------------------------------------------------------------------------------------
 
     def gather_bytes(self, payload: bytes) -> list[bytes]:
         """Give every rank the bytes of all, by two calls of this communicator."""

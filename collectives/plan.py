@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.lowering import Instruction, Lowered, Operand, Wait, lower
+from multiring.collectives.lowering import MOST_VERSIONS, Instruction, Lowered, Operand, Wait, lower
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice
 from multiring.collectives.schedules.geometry import Geometry, geometry
+from multiring.errors import ScheduleError
 from multiring.kernels.records import (
     INSTRUCTION_CHUNK,
     INSTRUCTION_DESTINATION_END,
@@ -185,13 +186,34 @@ class Plan:
     def fits_eager(self, longest: int, room_bytes: int) -> bool:
         """Whether a slot for chunks of ``longest`` elements fits an arrival line's payload area."""
         place_bytes = (longest * self.request.wire_type.itemsize + 7) & ~7
+        if place_bytes > room_bytes and self.schedule.n_steps and not self.through_slots:
+            return False  # Even one place would not fit: no need to lower for it.
         return self.lowered(EAGER).n_places * place_bytes <= room_bytes
+
+    def check_slots(self, slot_bytes: int) -> None:
+        """Refuse a schedule with so many chunks that a slot does not hold one element of each.
+
+        Raises
+        ------
+        ScheduleError
+        """
+        itemsize, schedule = self.request.wire_type.itemsize, self.schedule
+        if MOST_VERSIONS * schedule.n_chunks * itemsize <= slot_bytes:
+            return
+        # No variant needs more places than the one where nothing is in symmetric memory, and eager has the same.
+        n_places = self.lowered(EAGER).n_places
+        if n_places * itemsize > slot_bytes:
+            raise ScheduleError(
+                f"{schedule.algorithm} {schedule.collective.name}: {n_places} chunks of at least {itemsize} bytes are"
+                f" under way at once on one rank, a slot has {slot_bytes} bytes; use fewer chunks"
+            )
 
     def hash(self, counts: tuple[int, ...] | None) -> int:
         """Return 24 bits that differ when two ranks would not run the same plan."""
         operation = self.request.operation
-        state = zlib.crc32(self.choice.algorithm.encode())
+        state = zlib.crc32(f"{self.choice.algorithm} {self.schedule.n_chunks}".encode())
         for step in self.schedule.steps:
+            state = zlib.crc32(len(step).to_bytes(8, "little"), state)
             for column in (step.src, step.dst, step.chunk, step.reduce):
                 state = zlib.crc32(column.tobytes(), state)
         if counts is not None:
@@ -207,7 +229,8 @@ class Plan:
         request = self.request
         size = f"{self.schedule.n_ranks} ranks, {self.schedule.n_chunks} chunks"
         lines = [
-            f"{collective.name} of {request.dtype.name}, {size}: {self.choice.algorithm}, {self.schedule.n_steps} steps",
+            f"{collective.name} of {request.dtype.name}, {size}: {self.choice.algorithm},"
+            f" {self.schedule.n_steps} steps",
             f"  because {self.choice.reason}",
         ]
         for number, step in enumerate(self.schedule.steps):

@@ -383,7 +383,7 @@ def execute(context: int, call: int, program: int, index: int, piece: int) -> in
     if get(call, CALL_STREAM) != 0 and get(operand + 8 * OPERAND_WORDS * n_sources, OPERAND_SPACE) == SPACE_OUT:
         # A slot is read again at once and stays in the cache; so does an output that was the input.
         in_place = get(call, CALL_X) == get(call, CALL_OUT)
-        reduces = kind_number == KIND_REDUCE or kind_number == KIND_REDUCE_FINAL
+        reduces = kind_number in (KIND_REDUCE, KIND_REDUCE_FINAL)
         if load_word(kind + 24) != 0 and not (in_place and reduces):
             span = load_word(kind + 24)
     abort = get(context, CONTEXT_CONTROL) + CONTROL_ABORT

@@ -14,7 +14,7 @@ from multiring.collectives.schedules.cost import cost
 from multiring.collectives.schedules.explore import Priced, built, candidates, explore
 from multiring.collectives.schedules.ordering import is_rank_ordered, n_roundings
 from multiring.collectives.schedules.schedule import Schedule
-from multiring.errors import ArgumentError
+from multiring.errors import ArgumentError, ScheduleError
 from multiring.topology.host import host_topology
 from multiring.topology.model import Topology
 
@@ -123,7 +123,7 @@ def choose(
         The caller's wish, which wins. ``"box:auto"`` is the cheapest box on the topology.
     environment_choice : str, optional
         The value of ``MULTIRING_ALGORITHM``, which wins over the rule. It is a preference for a whole program: where it
-        cannot keep ``order="rank"`` it is passed over, and the reason says so.
+        cannot keep ``order="rank"``, or cannot be built for so many ranks, it is passed over, and the reason says so.
     reduces16 : bool
         Whether partial sums that travel would be rounded to 16 bits: then the rule for ranks that share memory takes
         only schedules that round once.
@@ -134,6 +134,8 @@ def choose(
     ------
     ArgumentError
         If the order or the algorithm is not known, or the algorithm is not rank-ordered and ``order="rank"``.
+    ScheduleError
+        If ``algorithm`` cannot be built for so many ranks.
     """
     if order not in (None, "rank"):
         raise ArgumentError(f"order: got {order!r}, wanted None or 'rank'")
@@ -153,10 +155,15 @@ def choose(
     wish = parse_algorithms(environment_choice).get(collective.name) if environment_choice else None
     passed_over: dict[str, str] = {}
     if wish is not None:
-        wish = call.resolved(wish)
-        if call.keeps_order(wish):
-            return call.choice(wish, "MULTIRING_ALGORITHM asks for it")
-        passed_over[wish] = "MULTIRING_ALGORITHM asks for it, but it does not add in ascending rank"
+        try:
+            wish = call.resolved(wish)
+            if call.keeps_order(wish):
+                return call.choice(wish, "MULTIRING_ALGORITHM asks for it")
+            why = "it does not add in ascending rank"
+        except ScheduleError as error:
+            # It may name a box for all ranks, where this communicator has some of them.
+            why = str(error)
+        passed_over[wish] = f"MULTIRING_ALGORITHM asks for it, but {why}"
     for name, reason in call.ranking():
         why = call.unfit(name)
         if not why:
@@ -181,7 +188,7 @@ class _Call:
         """Replace ``box:auto``, with stages behind it or not, by the cheapest box."""
         base, _, argument = name.partition(":")
         shape, _, stages = argument.partition(":")
-        if base not in ALGORITHMS or shape != "auto":
+        if base != "box" or shape != "auto":
             return name
         check_algorithm(base, self.collective.name)
         boxes = [name for name in candidates(self.collective, self.n_ranks) if name.startswith("box:")]
