@@ -24,7 +24,7 @@ from multiring.collectives.plan import Plan
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice, choose
 from multiring.collectives.schedules.collective import Collective
-from multiring.errors import CommunicatorClosed, MultiringError, PeerLostError
+from multiring.errors import CommunicatorClosed, LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 from multiring.kernels.records import (
     ABORT_CULPRIT_SHIFT,
@@ -412,13 +412,23 @@ class Executor:
         if color is not None:
             ranks = [r for _, r in members[color]]
 
+            n_exchanges = 0
+
             def exchange(payload: bytes) -> list[bytes]:
+                nonlocal n_exchanges
+                n_exchanges += 1
                 answers = self.gather_bytes(payload)
                 return [answers[r] for r in ranks]
 
-            mine = Executor(
-                ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
-            )
+            try:
+                mine = Executor(
+                    ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
+                )
+            except (SharedMemoryError, LaunchError):
+                # The other colors go on, in step.
+                for _ in range(SPLIT_EXCHANGES - n_exchanges):
+                    self.gather_bytes(b"")
+                raise
             mine.over_mpi = self.over_mpi
         else:
             for _ in range(SPLIT_EXCHANGES):
@@ -477,16 +487,8 @@ class Executor:
         )
 
 
-_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-
-
-def open_executors() -> list[Executor]:
-    """Return the executors of this process that are not yet closed, those of split communicators too."""
-    return [e for e in list(_executors) if not e.closed or e.failed]
-
-
 def _disown_all() -> None:
-    for executor in list(_executors):
+    for executor in open_executors():
         executor.disown()
 
 

@@ -56,6 +56,26 @@ def test_a_rank_without_a_color_gets_none() -> None:
     assert results(run_ranks(3, body)) == [[0, 2], None, [0, 2]]
 
 
+def test_a_split_that_fails_for_one_color_leaves_the_others_in_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    def body(rank: int, exchange: Any) -> Any:
+        comm = join(rank, exchange, 4, timeout_s=5.0)
+        if rank >= 2:
+            monkeypatch.setenv("MULTIRING_SHM_DIR", "/nonexistent")
+        parts: list[Any] = []
+        found = caught(lambda: parts.append(comm.split(rank // 2, 0)))
+        values = parts[0].all_gather(np.array([rank])).tolist() if parts else []
+        comm.barrier()
+        return found[:2], values
+
+    for rank, (found, values) in enumerate(results(run_ranks(4, body))):
+        if rank < 2:
+            assert (found, values) == (("", ""), [0, 1])
+        else:
+            assert found[0] == "SharedMemoryError"
+            assert "rank 0: control segment of a communicator of 2 ranks" in found[1]
+            assert "/nonexistent (MULTIRING_SHM_DIR)" in found[1]
+
+
 def test_three_communicators_of_the_same_ranks_do_not_mix() -> None:
     def body(rank: int, exchange: Any) -> Any:
         comms = [join(rank, exchange, 3) for _ in range(3)]

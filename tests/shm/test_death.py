@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -304,6 +307,57 @@ def test_abort_reaches_those_who_wait(tmp_path: Path) -> None:
         assert found[0] == "CommunicatorClosed"
         assert "rank 3 aborted the communicator: loss is nan" in found[1]
         assert when - answers[3][1] < SOON_S
+
+
+def test_abort_by_another_thread_ends_the_waiting_call() -> None:
+    def go(rank: int, exchange: Any) -> Any:
+        comm = join(rank, exchange, 2)
+        if rank == 0:
+            threading.Timer(0.3, comm.abort, ["watchdog"]).start()
+            return caught(comm.barrier), caught(comm.check)
+        time.sleep(0.1)
+        x = np.zeros(1 << 22, np.float32)
+        return caught(lambda: comm.recv(x, 0)), caught(comm.barrier)
+
+    for found, again in results(run_ranks(2, go)):
+        assert found[0] == "CommunicatorClosed"
+        assert "rank 0 aborted the communicator: watchdog" in found[1]
+        assert found[2] < SOON_S
+        assert again[:2] == found[:2]
+
+
+PROGRAM = """
+import sys
+import numpy as np
+import multiring as mr
+
+comm = mr.init(timeout=20)
+part = comm.dup()
+which = {"whole": comm, "part": part}[sys.argv[1]]
+which.barrier()
+if comm.rank == 1:
+    sys.exit(0)  # Without close(), as scripts do.
+try:
+    which.all_reduce(np.ones(4))
+except mr.CommunicatorClosed as error:
+    print("CAUGHT", error)
+"""
+
+
+@pytest.mark.parametrize("which", ["whole", "part"])
+def test_a_script_that_ends_early_closes_all_its_communicators(which: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run(
+        [sys.executable, "-m", "multiring", "launch", "-n", "2", "--", sys.executable, str(program), which],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "CAUGHT rank 1 closed the communicator or exited while rank 0 called all_reduce(4" in done.stdout
 
 
 def test_abort_after_a_peer_was_killed(tmp_path: Path) -> None:

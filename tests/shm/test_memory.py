@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import multiring as mr
 from multiring.collectives.drivers.heap import FIRST_SEGMENT_BYTES
 from multiring.collectives.drivers.segment import Segment
 from tests.shm.helpers import caught, descriptors, join
@@ -295,6 +296,7 @@ def test_a_forked_child_has_no_part_in_its_parents_communicator() -> None:
             child(lambda: comm.empty(10)),
             child(comm.close),
             child(lambda: comm.abort("child")),
+            child(lambda: mr.init().all_reduce(np.ones(3)).sum()),
         ]
         call()
         split.barrier()
@@ -306,7 +308,7 @@ def test_a_forked_child_has_no_part_in_its_parents_communicator() -> None:
             assert text.startswith("CommunicatorClosed: process ")
             assert "is its forked child and has no part in it; make a new one in the child" in text
         assert "was forked from" in texts[4]
-        assert texts[5:] == ["None", "None"]
+        assert texts[5:] == ["None", "None", "3.0"]
 
 
 def test_subprocesses_of_a_rank_do_not_keep_it_alive(tmp_path: Path) -> None:
