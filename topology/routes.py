@@ -77,6 +77,9 @@ class MachineWires:
 
     def _link_path(self, a: int, b: int) -> tuple[Resource, ...]:
         machine = self.machine
+        if (min(a, b), max(a, b)) in machine.refused:
+            # Through host memory.
+            return ()
         if machine.bundle(a, b):
             return (self._bundle(a, b),)
         if machine.switched(a, b):
