@@ -28,10 +28,13 @@ from multiring.kernels.records import (
     SPACE_X,
 )
 
-__all__ = ["Instruction", "Lowered", "Operand", "Wait", "lower"]
+__all__ = ["MOST_VERSIONS", "Instruction", "Lowered", "Operand", "Wait", "lower"]
 
 FIRST_STEP = -1
 """The step of what is done before the schedule's first: copies of inputs."""
+
+MOST_VERSIONS = 2
+"""Places of one chunk in a rank's slot: one being read while the other is written."""
 
 UNREACHABLE = 9
 """The order of preference of a place that a rank cannot read."""
@@ -163,15 +166,17 @@ class _Lowering:
 
     def _slot(self, rank: int, chunk: int, avoid: Operand | None = None) -> Operand:
         """Return the place of a chunk in a rank's slot; a second one where the first is still being read."""
-        for version in (0, 1):
-            key = (rank, chunk, version)
-            if key not in self.place_of:
-                self.place_of[key] = self.n_places[rank]
-                self.n_places[rank] += 1
-            operand = Operand(SPACE_SLOT, rank, self.place_of[key])
-            if operand != avoid:
-                break
+        version = 0
+        while (operand := self._place(rank, chunk, version)) == avoid:
+            version += 1
         return operand
+
+    def _place(self, rank: int, chunk: int, version: int) -> Operand:
+        key = (rank, chunk, version)
+        if key not in self.place_of:
+            self.place_of[key] = self.n_places[rank]
+            self.n_places[rank] += 1
+        return Operand(SPACE_SLOT, rank, self.place_of[key])
 
     def _readable(self, value: _Value, reader: int) -> Operand:
         """Return the place of a value that ``reader`` reads it from."""
@@ -225,7 +230,7 @@ class _Lowering:
         for number in range(self.schedule.n_steps):
             self._step(number, values)
         self._outputs(values)
-        self._drop_unread_slots()
+        self._drop_unread()
 
     def _inputs(self) -> dict[tuple[int, int], _Value]:
         """Enter the inputs, with a copy into the slot where peers could not read them in place."""
@@ -339,12 +344,18 @@ class _Lowering:
                 else:
                     self._emit(rank, KIND_COPY, FIRST_STEP, chunk, [value.places[0]], [out])
 
-    def _drop_unread_slots(self) -> None:
-        """Forget the places that nobody reads since all copies from them became further destinations."""
-        read = {o for i in self.instructions for o in i.sources if o.space == SPACE_SLOT}
-        for instruction in self.instructions:
-            kept = [o for o in instruction.destinations if o.space != SPACE_SLOT or o in read]
-            instruction.destinations = kept or instruction.destinations[:1]
+    def _drop_unread(self) -> None:
+        """Forget what nobody reads: backwards from the outputs, destinations, instructions and places."""
+        live = {Operand(SPACE_OUT, rank, chunk) for rank in range(self.n_ranks) for chunk in self.outputs[rank]}
+        kept: list[Instruction] = []
+        # Within a step nobody reads a place that another rank writes, and a rank's own instructions keep their order.
+        for instruction in sorted(self.instructions, key=lambda i: i.step)[::-1]:
+            instruction.destinations = [o for o in instruction.destinations if o in live]
+            if instruction.destinations:
+                live.difference_update(instruction.destinations)
+                live.update(instruction.sources)
+                kept.append(instruction)
+        self.instructions = kept[::-1]
         used = {o for i in self.instructions for o in (*i.sources, *i.destinations) if o.space == SPACE_SLOT}
         number: dict[Operand, Operand] = {}
         for rank in range(self.n_ranks):

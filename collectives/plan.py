@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.lowering import Instruction, Lowered, Operand, Wait, lower
+from multiring.collectives.lowering import MOST_VERSIONS, Instruction, Lowered, Operand, Wait, lower
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice
 from multiring.collectives.schedules.draw import text
 from multiring.collectives.schedules.explanation import Explanation, explain
 from multiring.collectives.schedules.geometry import Geometry, geometry
+from multiring.errors import ScheduleError
 from multiring.kernels.records import (
     INSTRUCTION_CHUNK,
     INSTRUCTION_DESTINATION_END,
@@ -36,10 +37,13 @@ from multiring.kernels.records import (
     PROGRAM_N_INSTRUCTIONS,
     PROGRAM_N_PLACES,
     PROGRAM_N_STEPS,
+    PROGRAM_N_TOUCHED,
     PROGRAM_OPERANDS,
     PROGRAM_STRIDE,
+    PROGRAM_TOUCHED,
     PROGRAM_WAITS,
     PROGRAM_WORDS,
+    SPACE_SLOT,
     VARIANT_OUT,
     VARIANT_X,
     WAIT_WORDS,
@@ -96,7 +100,18 @@ def encode(lowered: Lowered, rank: int, n_steps: int) -> Table:
     header[PROGRAM_INSTRUCTIONS] = PROGRAM_WORDS
     header[PROGRAM_WAITS] = PROGRAM_WORDS + len(rows)
     header[PROGRAM_OPERANDS] = PROGRAM_WORDS + len(rows) + len(waits)
-    return np.array(header + rows + waits + operands, dtype=np.int64)
+    touched = sorted(
+        {
+            (operand.space, operand.rank)
+            for instruction in lowered.programs[rank]
+            for operand in (*instruction.sources, *instruction.destinations)
+            if operand.space != SPACE_SLOT and operand.rank != rank
+        }
+    )
+    header[PROGRAM_TOUCHED] = PROGRAM_WORDS + len(rows) + len(waits) + len(operands)
+    header[PROGRAM_N_TOUCHED] = len(touched)
+    pairs = [word for pair in touched for word in pair]
+    return np.array(header + rows + waits + operands + pairs, dtype=np.int64)
 
 
 class Plan:
@@ -174,13 +189,34 @@ class Plan:
     def fits_eager(self, longest: int, room_bytes: int) -> bool:
         """Whether a slot for chunks of ``longest`` elements fits an arrival line's payload area."""
         place_bytes = (longest * self.request.wire_type.itemsize + 7) & ~7
+        if place_bytes > room_bytes and self.schedule.n_steps and not self.through_slots:
+            return False  # Even one place would not fit: no need to lower for it.
         return self.lowered(EAGER).n_places * place_bytes <= room_bytes
+
+    def check_slots(self, slot_bytes: int) -> None:
+        """Refuse a schedule with so many chunks that a slot does not hold one element of each.
+
+        Raises
+        ------
+        ScheduleError
+        """
+        itemsize, schedule = self.request.wire_type.itemsize, self.schedule
+        if MOST_VERSIONS * schedule.n_chunks * itemsize <= slot_bytes:
+            return
+        # No variant needs more places than the one where nothing is in symmetric memory, and eager has the same.
+        n_places = self.lowered(EAGER).n_places
+        if n_places * itemsize > slot_bytes:
+            raise ScheduleError(
+                f"{schedule.algorithm} {schedule.collective.name}: {n_places} chunks of at least {itemsize} bytes are"
+                f" under way at once on one rank, a slot has {slot_bytes} bytes; use fewer chunks"
+            )
 
     def hash(self, counts: tuple[int, ...] | None) -> int:
         """Return 24 bits that differ when two ranks would not run the same plan."""
         operation = self.request.operation
-        state = zlib.crc32(self.choice.algorithm.encode())
+        state = zlib.crc32(f"{self.choice.algorithm} {self.schedule.n_chunks}".encode())
         for step in self.schedule.steps:
+            state = zlib.crc32(len(step).to_bytes(8, "little"), state)
             for column in (step.src, step.dst, step.chunk, step.reduce):
                 state = zlib.crc32(column.tobytes(), state)
         if counts is not None:

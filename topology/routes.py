@@ -18,7 +18,7 @@ from multiring.topology.constants import NETWORK_LATENCY_US, PCIE_LATENCY_US
 from multiring.topology.machine import Machine
 from multiring.topology.model import Resource, Topology
 
-__all__ = ["MachineWires", "cluster", "nearest_nics"]
+__all__ = ["MachineWires", "cluster", "nearest_nics", "own_nics"]
 
 
 def nearest_nics(machine: Machine, gpu: int) -> tuple[int, ...]:
@@ -77,6 +77,9 @@ class MachineWires:
 
     def _link_path(self, a: int, b: int) -> tuple[Resource, ...]:
         machine = self.machine
+        if (min(a, b), max(a, b)) in machine.refused:
+            # Through host memory.
+            return ()
         if machine.bundle(a, b):
             return (self._bundle(a, b),)
         if machine.switched(a, b):
@@ -162,7 +165,7 @@ def cluster(name: str, machines: Sequence[Machine]) -> Topology:
     total_gbs = sum(min(nic.network_gbs, nic.pcie_gbs) for machine in machines for nic in machine.nics)
     rails = [Resource(f"rail {rail} switch", 0.0, max(total_gbs, 1.0)) for rail in range(n_rails)]
     spine = Resource("spine switch", 0.0, max(total_gbs, 1.0))
-    own_nic = [_own_nics(machine) for machine in machines] if len(machines) > 1 else []
+    own_nic = [own_nics(machine) for machine in machines] if len(machines) > 1 else []
 
     @lru_cache(maxsize=1 << 16)
     def route(src: int, dst: int) -> tuple[Resource, ...]:
@@ -179,7 +182,7 @@ def cluster(name: str, machines: Sequence[Machine]) -> Topology:
     return Topology(name, devices, tuple(node for node, _ in where), route, tuple(machines))
 
 
-def _own_nics(machine: Machine) -> tuple[int, ...]:
+def own_nics(machine: Machine) -> tuple[int, ...]:
     """Return the NIC of each GPU: the nearest, and among equally near ones the next that no earlier GPU took."""
     taken: dict[tuple[int, ...], int] = {}
     own: list[int] = []
