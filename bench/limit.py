@@ -152,7 +152,7 @@ class Limit:
 
 
 def _blocks(copies: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Cut copies into blocks, and take the first block of all, then the second: what was fetched is delivered while hot."""
+    """Cut copies into blocks, the first block of all first: what was fetched is delivered while hot."""
     blocks = [
         (start, (destination + start, source + start, min(_BLOCK_BYTES, nbytes - start)))
         for destination, source, nbytes in copies

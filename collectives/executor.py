@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
+import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -22,9 +24,11 @@ from multiring.collectives.plan import Plan
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice, choose
 from multiring.collectives.schedules.collective import Collective
-from multiring.errors import CommunicatorClosed, MultiringError
+from multiring.errors import CommunicatorClosed, LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 from multiring.kernels.records import (
+    ABORT_CULPRIT_SHIFT,
+    ABORT_PEER_LOST,
     ABORT_REASON_SHIFT,
     ABORT_REPORTER_SHIFT,
     ABORT_USER,
@@ -47,7 +51,12 @@ from multiring.kernels.records import (
     MAIL_PEER,
     MAIL_SENDS,
     MISMATCH,
+    PHASE_IDLE,
     PHASE_MAIL,
+    REPORT_COUNT,
+    REPORT_PEER,
+    REPORT_PHASE,
+    REPORT_SIGNATURE,
     SIGNATURE_CLOSED,
     SIGNATURE_REFUSED,
     WAIT,
@@ -62,7 +71,7 @@ Message = tuple[int, int, DType, int]
 
 CACHED_PLANS = 256
 CACHED_INVOCATIONS = 1024
-CLOSE_TIMEOUT_S = 2.0
+CLOSE_PATIENCE_S = 2.0
 
 
 class Entries:
@@ -84,14 +93,6 @@ class Entries:
 def entries() -> Entries:
     """Return the interpreter's entries, compiled or loaded at their first use."""
     return Entries()
-
-
-_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-
-
-def open_executors() -> list[Executor]:
-    """Return the executors of this process that live, to be closed when it ends."""
-    return list(_executors)
 
 
 class Executor:
@@ -199,7 +200,7 @@ class Executor:
         record = CallRecord(
             self.plan(request, count), self._context, count, counts, self.timeout_s, self._entries.span_address
         )
-        invocation = Invocation(record, self._entries.run, self._finish)
+        invocation = Invocation(record, self._entries.run, self._finish, self._broken)
         self._invocations[key] = invocation
         self._alive.add(invocation)
         if len(self._invocations) > CACHED_INVOCATIONS:
@@ -215,21 +216,49 @@ class Executor:
     def _finish(self, invocation: Invocation, code: int) -> None:
         """Carry on with a call that returned early, until it is done."""
         record = invocation.record
-        with self._abort_on_interrupt():
-            while code != DONE:
-                if code == WAIT:
-                    pass
-                elif code == ATTACH:
-                    self._driver.attach(int(record.words[CALL_PEER]), int(record.words[CALL_SEGMENT]))
-                elif code == LOWER:
-                    record.enter_variant()
-                else:
-                    self._fail(code, int(record.words[CALL_EPOCH]), record.plan)
-                code = self._entries.advance(record.address)
+        while code != DONE:
+            if code == WAIT:
+                pass
+            elif code == ATTACH:
+                self._attach(record.words)
+            elif code == LOWER:
+                record.enter_variant()
+            else:
+                self._fail(code, int(record.words[CALL_EPOCH]), record.plan)
+            code = self._entries.advance(record.address)
+
+    def _attach(self, words: NDArray[np.int64]) -> None:
+        """Map what a call record asks for; a peer that has ended is everybody's error."""
+        peer = int(words[CALL_PEER])
+        try:
+            self._driver.attach(peer, int(words[CALL_SEGMENT]))
+        except PeerLostError:
+            report = self._context.report(self.rank)
+            for field, source in (
+                (REPORT_PHASE, CALL_PHASE),
+                (REPORT_PEER, CALL_PEER),
+                (REPORT_SIGNATURE, CALL_SIGNATURE),
+                (REPORT_COUNT, CALL_COUNT),
+            ):
+                report[field] = words[source]
+            self._set_abort(ABORT_PEER_LOST, peer)
+            self._fail(ABORTED, 0, None)
+
+    def _set_abort(self, reason: int, culprit: int = 0) -> None:
+        record = (reason << ABORT_REASON_SHIFT) | (culprit << ABORT_CULPRIT_SHIFT) | (self.rank << ABORT_REPORTER_SHIFT)
+        self._entries.abort(self._context.address, record)
+
+    def _broken(self, invocation: Invocation, error: BaseException) -> None:
+        """Close the communicator for all when a call ends half-way by what is not in ABORT, such as Ctrl-C."""
+        if isinstance(error, MultiringError):
+            if self._error is None:
+                self.abort(str(error))
+        elif int(invocation.record.words[CALL_PHASE]) != PHASE_IDLE:
+            self.abort(f"{type(error).__name__} in the middle of a call")
 
     @contextlib.contextmanager
     def _abort_on_interrupt(self) -> Any:
-        """Close the communicator for all when something that is not ours, such as Ctrl-C, ends a call half-way."""
+        """Close the communicator for all when something ends a message half-way, as :meth:`_broken` does for calls."""
         try:
             yield
         except MultiringError as error:
@@ -267,21 +296,25 @@ class Executor:
     def refuse(self) -> None:
         """Publish the call that this rank would make now as refused, without waiting for the others."""
         self.check()
-        self._announce(SIGNATURE_REFUSED, self.timeout_s)
+        self._announce(SIGNATURE_REFUSED)
 
-    def _announce(self, signature: int, timeout_s: float) -> None:
+    def _announce(self, signature: int, patience_s: float = math.inf) -> None:
+        """Publish a refusal or a closing, after an earlier refusal is settled; without it if that takes too long."""
         words = self._announcement
         words[CALL_DEADLINE_NS] = 0
-        words[CALL_TIMEOUT_NS] = int(timeout_s * 1e9)
+        words[CALL_TIMEOUT_NS] = int(self.timeout_s * 1e9)
+        given_up = time.monotonic() + patience_s
         words[CALL_SIGNATURE] = signature
         with self._abort_on_interrupt():
             code = WAIT
             while code == WAIT:
                 code = self._entries.announce(words.ctypes.data, signature)
+                if code == WAIT and time.monotonic() > given_up:
+                    return
             if code != DONE:
                 self._fail(code, int(words[CALL_EPOCH]), None)
 
-    # --- point to point ---------------------------------------------------------------------------------------------
+    # --- point to point ----------------------------------------------------------------------------------------------
 
     def send(self, address: int, count: int, dtype: DType, peer: int, timeout_s: float | None = None) -> None:
         """Send an array to ``peer``; returns when the array may be used again."""
@@ -320,12 +353,12 @@ class Executor:
             code = WAIT
             while code in (WAIT, ATTACH):
                 if code == ATTACH:
-                    self._driver.attach(int(records[0, CALL_PEER]), int(records[0, CALL_SEGMENT]))
+                    self._attach(records[0])
                 code = self._entries.deliver(addresses.ctypes.data, len(addresses))
             if code != DONE:
                 self._fail(ABORTED, 0, None)
 
-    # --- memory -----------------------------------------------------------------------------------------------------
+    # --- memory ------------------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | tuple[int, ...], dtype: DType) -> NDArray[Any]:
         """Return an array in symmetric memory, its contents undefined.
@@ -346,7 +379,7 @@ class Executor:
         """Whether a range lies in this process's symmetric memory."""
         return self._driver.heap.holds(address, nbytes)
 
-    # --- life -------------------------------------------------------------------------------------------------------
+    # --- life --------------------------------------------------------------------------------------------------------
 
     def gather_bytes(self, payload: bytes) -> list[bytes]:
         """Give every rank the bytes of all, by two calls of this communicator."""
@@ -379,13 +412,23 @@ class Executor:
         if color is not None:
             ranks = [r for _, r in members[color]]
 
+            n_exchanges = 0
+
             def exchange(payload: bytes) -> list[bytes]:
+                nonlocal n_exchanges
+                n_exchanges += 1
                 answers = self.gather_bytes(payload)
                 return [answers[r] for r in ranks]
 
-            mine = Executor(
-                ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
-            )
+            try:
+                mine = Executor(
+                    ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
+                )
+            except (SharedMemoryError, LaunchError):
+                # The other colors go on, in step.
+                for _ in range(SPLIT_EXCHANGES - n_exchanges):
+                    self.gather_bytes(b"")
+                raise
             mine.over_mpi = self.over_mpi
         else:
             for _ in range(SPLIT_EXCHANGES):
@@ -416,8 +459,7 @@ class Executor:
             return
         if not self._context.abort_word:
             self._context.abort_text = reason
-        record = (ABORT_USER << ABORT_REASON_SHIFT) | (self.rank << ABORT_REPORTER_SHIFT)
-        self._entries.abort(self._context.address, record)
+        self._set_abort(ABORT_USER)
         self._abandon(abort_error(self._context, self.rank, self._hosts, None))
 
     def close(self) -> None:
@@ -426,12 +468,31 @@ class Executor:
             self._driver.close()
             return
         with contextlib.suppress(MultiringError):
-            self._announce(SIGNATURE_CLOSED, CLOSE_TIMEOUT_S)
+            # Peers that never come to a call that was refused here must not keep this rank; those that come late see
+            # the refusal.
+            self._announce(SIGNATURE_CLOSED, CLOSE_PATIENCE_S)
         if self._error is None:
             self._left = True
             self._end(CommunicatorClosed(f"rank {self.rank} has closed this communicator; make a new one"))
         self._driver.close()
 
+    def disown(self) -> None:
+        """Give up a communicator that belongs to the process that this one was forked from."""
+        self._left = True
+        self._end(
+            CommunicatorClosed(
+                f"process {os.getppid()} made this communicator as rank {self.rank}; process {os.getpid()} is its"
+                " forked child and has no part in it; make a new one in the child"
+            )
+        )
+
+
+def _disown_all() -> None:
+    for executor in open_executors():
+        executor.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 SPLIT_EXCHANGES = 4
 """Exchanges of a new communicator: its settings, the facts, and two agreements."""

@@ -7,7 +7,6 @@ import json
 import os
 import platform
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,9 @@ def _join(bootstrap: Bootstrap, timeout_s: float, *, over_mpi: bool) -> Executor
     finally:
         bootstrap.close()
     executor.over_mpi = over_mpi
-    _leave_at_exit()
+    # Last registered, first run: before what MPI and the user registered earlier.
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
     return executor
 
 
@@ -98,11 +99,6 @@ def _require_one_node(bootstrap: Bootstrap) -> None:
             f"the {bootstrap.size} ranks are on {len(names)} nodes ({', '.join(sorted(names.values()))}), wanted one:"
             " collectives between nodes are not built yet; start all ranks on one host"
         )
-
-
-@cache
-def _leave_at_exit() -> None:
-    atexit.register(_close_all)
 
 
 def _close_all() -> None:

@@ -35,10 +35,13 @@ from multiring.kernels.records import (
     PROGRAM_N_INSTRUCTIONS,
     PROGRAM_N_PLACES,
     PROGRAM_N_STEPS,
+    PROGRAM_N_TOUCHED,
     PROGRAM_OPERANDS,
     PROGRAM_STRIDE,
+    PROGRAM_TOUCHED,
     PROGRAM_WAITS,
     PROGRAM_WORDS,
+    SPACE_SLOT,
     VARIANT_OUT,
     VARIANT_X,
     WAIT_WORDS,
@@ -94,7 +97,18 @@ def encode(lowered: Lowered, rank: int, n_steps: int) -> Table:
     header[PROGRAM_INSTRUCTIONS] = PROGRAM_WORDS
     header[PROGRAM_WAITS] = PROGRAM_WORDS + len(rows)
     header[PROGRAM_OPERANDS] = PROGRAM_WORDS + len(rows) + len(waits)
-    return np.array(header + rows + waits + operands, dtype=np.int64)
+    touched = sorted(
+        {
+            (operand.space, operand.rank)
+            for instruction in lowered.programs[rank]
+            for operand in (*instruction.sources, *instruction.destinations)
+            if operand.space != SPACE_SLOT and operand.rank != rank
+        }
+    )
+    header[PROGRAM_TOUCHED] = PROGRAM_WORDS + len(rows) + len(waits) + len(operands)
+    header[PROGRAM_N_TOUCHED] = len(touched)
+    pairs = [word for pair in touched for word in pair]
+    return np.array(header + rows + waits + operands + pairs, dtype=np.int64)
 
 
 class Plan:

@@ -112,8 +112,10 @@ from multiring.kernels.records import (
     PROGRAM_MAX_SKEW,
     PROGRAM_N_INSTRUCTIONS,
     PROGRAM_N_PLACES,
+    PROGRAM_N_TOUCHED,
     PROGRAM_OPERANDS,
     PROGRAM_STRIDE,
+    PROGRAM_TOUCHED,
     PROGRAM_WAITS,
     REFERENCE_ABSENT,
     REFERENCE_ORDINARY,
@@ -121,6 +123,7 @@ from multiring.kernels.records import (
     SIGNATURE_REFUSED,
     SPACE_OUT,
     SPACE_SLOT,
+    SPACE_X,
     VARIANT_OUT,
     VARIANT_X,
     WAIT,
@@ -303,15 +306,17 @@ def bind(context: int, call: int) -> int:
             return LOWER
         put(call, CALL_PROGRAM, program)
         size = get(context, CONTEXT_SIZE)
-        for rank in range(size):
-            if (variant & VARIANT_X) != 0:
+        # Only what this rank's program touches: other peers may have done their part, left, and ended.
+        touched = program + 8 * get(program, PROGRAM_TOUCHED)
+        for _ in range(get(program, PROGRAM_N_TOUCHED)):
+            rank = load_word(touched + 8)
+            if load_word(touched) == SPACE_X:
                 code = bind_peer(context, call, rank, ARRIVAL_X, rank)
-                if code != DONE:
-                    return code
-            if (variant & VARIANT_OUT) != 0:
+            else:
                 code = bind_peer(context, call, rank, ARRIVAL_OUT, size + rank)
-                if code != DONE:
-                    return code
+            if code != DONE:
+                return code
+            touched += 16
         bind_own(context, call)
     put(call, CALL_PHASE, PHASE_RUN)
     return DONE
@@ -378,7 +383,7 @@ def execute(context: int, call: int, program: int, index: int, piece: int) -> in
     if get(call, CALL_STREAM) != 0 and get(operand + 8 * OPERAND_WORDS * n_sources, OPERAND_SPACE) == SPACE_OUT:
         # A slot is read again at once and stays in the cache; so does an output that was the input.
         in_place = get(call, CALL_X) == get(call, CALL_OUT)
-        reduces = kind_number == KIND_REDUCE or kind_number == KIND_REDUCE_FINAL
+        reduces = kind_number in (KIND_REDUCE, KIND_REDUCE_FINAL)
         if load_word(kind + 24) != 0 and not (in_place and reduces):
             span = load_word(kind + 24)
     abort = get(context, CONTEXT_CONTROL) + CONTROL_ABORT

@@ -86,6 +86,8 @@ ABORT_PEER_LOST: Final = 1
 ABORT_TIMEOUT: Final = 2
 ABORT_USER: Final = 3
 ABORT_MISMATCH: Final = 4
+ABORT_CLOSED: Final = 5
+"""The culprit closed, and will not send or receive what is waited for."""
 ABORT_REASON_SHIFT: Final = 56
 ABORT_CULPRIT_SHIFT: Final = 40
 ABORT_REPORTER_SHIFT: Final = 24
@@ -102,6 +104,11 @@ REPORT_CHUNK: Final = 5
 REPORT_N_STEPS: Final = 6
 REPORT_SIGNATURE: Final = 7
 REPORT_COUNT: Final = 8
+REPORT_TIMEOUT_NS: Final = 9
+REPORT_GOT_BYTES: Final = 10
+"""Of a message that is not the one expected: its bytes, and its element type."""
+REPORT_GOT_SIGNATURE: Final = 11
+REPORT_WORDS: Final = 12
 
 # --- the call record ------------------------------------------------------------------------------------------------
 CALL_CONTEXT: Final = 0
@@ -169,10 +176,7 @@ MAIL_SENDS: Final = 12
 """1: send, 0: receive."""
 MAIL_PEER: Final = 13
 MAIL_FINISHED: Final = 14
-MAIL_GOT_BYTES: Final = 15
-"""What the other side announced, where it differs."""
-MAIL_GOT_SIGNATURE: Final = 16
-MAIL_TICKET: Final = 17
+MAIL_TICKET: Final = 15
 """What TAKEN must reach before a sender may have its symmetric array back; 0 before it was offered."""
 
 # --- the boxes of an ordered pair, in bytes -------------------------------------------------------------------------
@@ -201,7 +205,10 @@ PROGRAM_INSTRUCTIONS: Final = 7
 PROGRAM_WAITS: Final = 8
 PROGRAM_OPERANDS: Final = 9
 PROGRAM_N_STEPS: Final = 10
-PROGRAM_WORDS: Final = 12
+PROGRAM_TOUCHED: Final = 11
+"""Word offset of (space, rank) of each symmetric array of a peer that the program reads or writes."""
+PROGRAM_N_TOUCHED: Final = 12
+PROGRAM_WORDS: Final = 13
 
 INSTRUCTION_KIND: Final = 0
 INSTRUCTION_CHUNK: Final = 1

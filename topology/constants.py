@@ -12,8 +12,10 @@ __all__ = [
     "C2C_GBS",
     "DEFAULT_NETWORK_GBS",
     "DEFAULT_SOCKET_GBS",
+    "EMERALD_RAPIDS_SOCKET_GBS",
     "EPYC_ZEN2_SOCKET_GBS",
     "EPYC_ZEN4_SOCKET_GBS",
+    "EPYC_ZEN5_SOCKET_GBS",
     "MAX_LINKS_PER_GPU",
     "NETWORK_LATENCY_US",
     "NVLINK_LATENCY_US",
@@ -28,7 +30,9 @@ __all__ = [
     "max_links",
     "nvlink_gbs",
     "pcie_gbs",
+    "pcie_generation",
     "pcie_of",
+    "socket_gbs",
 ]
 
 # --- NVLink: NCCL 2.30, src/graph/topo.h, SM*_NVLINK_BW: about 80 % of the line rate ---------------------------------
@@ -61,22 +65,24 @@ PCIE_LATENCY_US = 1.0
 BROADWELL_SOCKET_GBS = 6.0
 SKYLAKE_SOCKET_GBS = 10.0
 SAPPHIRE_RAPIDS_SOCKET_GBS = 22.0
+EMERALD_RAPIDS_SOCKET_GBS = 40.0
 EPYC_ZEN2_SOCKET_GBS = 16.0
 EPYC_ZEN4_SOCKET_GBS = 24.0
+EPYC_ZEN5_SOCKET_GBS = 32.0
 POWER9_SOCKET_GBS = 32.0
 POWER8_SOCKET_GBS = 38.4
 """X bus of the S822LC for HPC. IBM Redpaper REDP-5405, two-socket interconnect, each direction; a line rate."""
 DEFAULT_SOCKET_GBS = SKYLAKE_SOCKET_GBS
 """Where the text does not name the CPU."""
 
-# --- Between nodes ------------------------------------------------------------------------------------------------------
+# --- Between nodes ----------------------------------------------------------------------------------------------------
 
 DEFAULT_NETWORK_GBS = 12.0
 """A 100 Gbit/s port. NCCL 2.30, src/graph/topo.h, NET_BW. Ports of known speed count their line rate."""
 NETWORK_LATENCY_US = 2.7
 """One hop of a ring between nodes. NCCL 2.30, src/graph/tuning.cc, hardware latency of NET, ring, LL."""
 
-# --- TPU ----------------------------------------------------------------------------------------------------------------
+# --- TPU --------------------------------------------------------------------------------------------------------------
 
 TPU_LINK_GBS = 82.0
 """One link of a TPU v3, each direction: 656 Gbit/s. Jouppi et al. 2020, Communications of the ACM 63(7), table 3."""
@@ -130,3 +136,29 @@ def pcie_of(capability: int | None) -> float:
 def pcie_generation(rate_gts: float) -> int | None:
     """Return the generation of a transfer rate such as 16.0 GT/s; None where there is none."""
     return _GENERATION_BY_RATE.get(rate_gts)
+
+
+def socket_gbs(arch: str, vendor: str, family: int, model: int) -> float:
+    """Return what the link between two sockets carries.
+
+    Parameters
+    ----------
+    arch, vendor : str
+        ``"x86_64"``, ``"ppc64"``; ``"GenuineIntel"``, ``"AuthenticAMD"``.
+    family, model : int
+        Of the CPU, as NCCL's topology XML has them: AMD's family with or without its extended part shifted.
+
+    Notes
+    -----
+    Models as in NCCL 2.30, src/graph/topo.cc.
+    """
+    if arch == "ppc64":
+        return POWER9_SOCKET_GBS
+    if vendor == "GenuineIntel":
+        by_model = {0xCF: EMERALD_RAPIDS_SOCKET_GBS, 0x8F: SAPPHIRE_RAPIDS_SOCKET_GBS}
+        return by_model.get(model, SKYLAKE_SOCKET_GBS if family == 6 and model >= 0x55 else BROADWELL_SOCKET_GBS)
+    if vendor == "AuthenticAMD":
+        # 0xaf is extended family 10 and base family 15: 25.
+        family = 15 + (family >> 4) if family >= 0x80 else family
+        return {25: EPYC_ZEN4_SOCKET_GBS, 26: EPYC_ZEN5_SOCKET_GBS}.get(family, EPYC_ZEN2_SOCKET_GBS)
+    return DEFAULT_SOCKET_GBS

@@ -28,7 +28,8 @@ class Place:
     label : str
         Unique in the machine.
     kind : str
-        ``"switch"``, ``"bridge"`` (host bridge), ``"numa"`` or ``"system"`` (the root).
+        ``"switch"``, ``"switches"`` (several, in one tree), ``"bridge"`` (host bridge), ``"numa"`` or ``"system"`` (the
+        root).
     parent : int
         Index of the place above; -1 for the root.
     uplink_gbs : float
@@ -167,7 +168,7 @@ class Machine:
             raise TopologyError(f"{where}: got no GPU, wanted at least one")
         if any(not -1 <= place.parent < at for at, place in enumerate(self.places)):
             raise TopologyError(f"{where}: a place comes before the one above it")
-        if not all(0 <= device.place < len(self.places) for device in (*self.gpus, *self.nics)):
+        if not all(0 <= device.place < len(self.places) for device in self.devices):
             raise TopologyError(f"{where}: a device is in none of its {len(self.places)} places")
         if not all(0 <= it.a < it.b < len(self.gpus) and it.count > 0 for it in self.bundles):
             raise TopologyError(f"{where}: got bundles {self.bundles}, wanted a < b < {len(self.gpus)} and a count")
@@ -177,7 +178,7 @@ class Machine:
     @cached_property
     def devices(self) -> tuple[Device, ...]:
         """GPUs, then NICs: the order of a matrix."""
-        return (*self.gpus, *self.nics)
+        return self.gpus + self.nics
 
     @cached_property
     def by_pair(self) -> dict[tuple[int, int], Bundle]:
@@ -222,6 +223,8 @@ class Machine:
         match self.places[common].kind:
             case "switch":
                 return "PXB" if up or down else "PIX"
+            case "switches":
+                return "PXB"
             case "bridge":
                 return "PHB"
             case "numa":
@@ -230,7 +233,7 @@ class Machine:
                 return "SYS"
 
     def kind(self, a: int, b: int) -> str:
-        """Return what the matrix says of two devices, indices into :attr:`devices`: X, NV#, PIX, PXB, PHB, NODE, SYS."""
+        """Return X, NV#, PIX, PXB, PHB, NODE or SYS for two devices, indices into :attr:`devices`."""
         if a == b:
             return "X"
         if self.kinds:
@@ -243,5 +246,7 @@ class Machine:
         return self.pcie_kind(a, b)
 
     def distance(self, a: int, b: int) -> int:
-        """Return how far two devices are apart in the tree: 0 on one switch, more the higher their common place."""
-        return ("PIX", "PXB", "PHB", "NODE", "SYS").index(self.pcie_kind(a, b))
+        """Return how far two devices are apart over PCIe: 0 on one switch, more the higher their common place."""
+        far = ("PIX", "PXB", "PHB", "NODE", "SYS")
+        read = self.kinds[a][b] if self.kinds else ""
+        return far.index(read if read in far else self.pcie_kind(a, b))

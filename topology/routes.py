@@ -18,7 +18,7 @@ from multiring.topology.constants import NETWORK_LATENCY_US, PCIE_LATENCY_US
 from multiring.topology.machine import Machine
 from multiring.topology.model import Resource, Topology
 
-__all__ = ["MachineWires", "cluster", "nearest_nics"]
+__all__ = ["MachineWires", "cluster", "nearest_nics", "own_nics"]
 
 
 def nearest_nics(machine: Machine, gpu: int) -> tuple[int, ...]:
@@ -41,6 +41,9 @@ class MachineWires:
         self.machine = machine
         self._prefix = prefix
         self._paths: dict[tuple[int, int, bool], tuple[Resource, ...]] = {}
+        # Every pair of GPUs of two nodes takes one of these: they are few, and asked for thousands of times.
+        self._to_nic: dict[tuple[int, int], tuple[Resource, ...]] = {}
+        self._from_nic: dict[tuple[int, int], tuple[Resource, ...]] = {}
 
     def path(self, a: int, b: int, links: bool = True) -> tuple[Resource, ...]:
         """Return the wires from one GPU to another; over PCIe and the sockets alone where ``links`` is false."""
@@ -53,21 +56,30 @@ class MachineWires:
 
     def to_nic(self, gpu: int, nic: int) -> tuple[Resource, ...]:
         """Return the wires from a GPU to a NIC, and through it to the network."""
-        machine, it = self.machine, self.machine.nics[nic]
-        tree = self._tree(gpu, len(machine.gpus) + nic, both_connectors=False)
-        return (*tree, Resource(f"{self._prefix}{it.label} send", NETWORK_LATENCY_US / 2, self._nic_gbs(nic)))
+        if (gpu, nic) not in self._to_nic:
+            machine, it = self.machine, self.machine.nics[nic]
+            tree = self._tree(gpu, len(machine.gpus) + nic, both_connectors=False)
+            port = Resource(f"{self._prefix}{it.label} send", NETWORK_LATENCY_US / 2, self._nic_gbs(nic))
+            self._to_nic[gpu, nic] = (*tree, port)
+        return self._to_nic[gpu, nic]
 
     def from_nic(self, nic: int, gpu: int) -> tuple[Resource, ...]:
         """Return the wires from the network through a NIC to a GPU."""
-        machine, it = self.machine, self.machine.nics[nic]
-        tree = self._tree(len(machine.gpus) + nic, gpu, both_connectors=False)
-        return (Resource(f"{self._prefix}{it.label} receive", NETWORK_LATENCY_US / 2, self._nic_gbs(nic)), *tree)
+        if (nic, gpu) not in self._from_nic:
+            machine, it = self.machine, self.machine.nics[nic]
+            tree = self._tree(len(machine.gpus) + nic, gpu, both_connectors=False)
+            port = Resource(f"{self._prefix}{it.label} receive", NETWORK_LATENCY_US / 2, self._nic_gbs(nic))
+            self._from_nic[nic, gpu] = (port, *tree)
+        return self._from_nic[nic, gpu]
 
     def _nic_gbs(self, nic: int) -> float:
         return min(self.machine.nics[nic].network_gbs, self.machine.nics[nic].pcie_gbs)
 
     def _link_path(self, a: int, b: int) -> tuple[Resource, ...]:
         machine = self.machine
+        if (min(a, b), max(a, b)) in machine.refused:
+            # Through host memory.
+            return ()
         if machine.bundle(a, b):
             return (self._bundle(a, b),)
         if machine.switched(a, b):
@@ -153,7 +165,7 @@ def cluster(name: str, machines: Sequence[Machine]) -> Topology:
     total_gbs = sum(min(nic.network_gbs, nic.pcie_gbs) for machine in machines for nic in machine.nics)
     rails = [Resource(f"rail {rail} switch", 0.0, max(total_gbs, 1.0)) for rail in range(n_rails)]
     spine = Resource("spine switch", 0.0, max(total_gbs, 1.0))
-    own_nic = [_own_nics(machine) for machine in machines] if len(machines) > 1 else []
+    own_nic = [own_nics(machine) for machine in machines] if len(machines) > 1 else []
 
     @lru_cache(maxsize=1 << 16)
     def route(src: int, dst: int) -> tuple[Resource, ...]:
@@ -170,7 +182,7 @@ def cluster(name: str, machines: Sequence[Machine]) -> Topology:
     return Topology(name, devices, tuple(node for node, _ in where), route, tuple(machines))
 
 
-def _own_nics(machine: Machine) -> tuple[int, ...]:
+def own_nics(machine: Machine) -> tuple[int, ...]:
     """Return the NIC of each GPU: the nearest, and among equally near ones the next that no earlier GPU took."""
     taken: dict[tuple[int, ...], int] = {}
     own: list[int] = []

@@ -21,6 +21,7 @@ class Base:
     _engine: Engine
     _buckets: BucketStore
     _warm: Warm
+    _barrier: Callable[[], Any] | None
     _hot: dict[int, dict[int, Callable[[int, int], None]]]
     _hot_dtypes: list[Any]
 

@@ -11,7 +11,6 @@ import ctypes
 import os
 import threading
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import words_at
 from multiring.collectives.drivers.segment import PAGE_BYTES, Segment, available_bytes
-from multiring.errors import ArgumentError, PeerLostError, SharedMemoryError
+from multiring.errors import ArgumentError, SharedMemoryError
 
 __all__ = ["MAX_SEGMENTS", "Heap", "PeerHeap", "heap", "peer_heap"]
 
@@ -95,6 +94,7 @@ class Heap:
         self._segments: list[Segment] = []
         self._free: list[_FreeList] = []
         self._lock = threading.RLock()
+        self._pid = os.getpid()
         self._returned: list[tuple[int, int, int, int]] = []
         self._generation = 0
         self.token = int.from_bytes(os.urandom(7), "little")
@@ -110,8 +110,13 @@ class Heap:
         Raises
         ------
         SharedMemoryError
-            If the heap may not grow that far.
+            If the heap may not grow that far, or belongs to the process that this one was forked from.
         """
+        if os.getpid() != self._pid:
+            raise SharedMemoryError(
+                f"symmetric heap: process {os.getpid()} was forked from {self._pid}, whose heap this is: what either"
+                " allocates, the other would overwrite; make a new communicator in the child, or start it anew"
+            )
         size = max(-(-n_bytes // ALIGNMENT_BYTES), 1) * ALIGNMENT_BYTES
         alignment = PAGE_BYTES if size >= PAGE_BYTES else ALIGNMENT_BYTES
         with self._lock:
@@ -200,16 +205,11 @@ class PeerHeap:
 
         Raises
         ------
-        PeerLostError
-            If its owner has ended.
+        SharedMemoryError
+            If its owner has ended, or there is no room.
         """
         descriptor, n_bytes = (int(v) for v in self._directory[1 + 2 * index : 3 + 2 * index])
-        try:
-            segment = Segment.attach(self.pid, descriptor, n_bytes, "a peer's symmetric array")
-        except SharedMemoryError as error:
-            if not Path(f"/proc/{self.pid}").exists():
-                raise PeerLostError(f"process {self.pid} ended before its symmetric arrays were mapped") from None
-            raise error
+        segment = Segment.attach(self.pid, descriptor, n_bytes, "a peer's symmetric array")
         self._segments.append(segment)
         self.bases[index] = segment.address
 

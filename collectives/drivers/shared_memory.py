@@ -6,7 +6,9 @@ import json
 import os
 import platform
 import secrets
+import select
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from multiring.collectives.drivers.control import Context, Layout, Waiting, words_at
 from multiring.collectives.drivers.heap import Heap, heap, peer_heap
 from multiring.collectives.drivers.segment import Segment
-from multiring.errors import LaunchError, MultiringError, SharedMemoryError
+from multiring.errors import LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.records import CONTROL_NONCE
 
 __all__ = ["Exchange", "SharedMemory"]
@@ -25,7 +27,7 @@ __all__ = ["Exchange", "SharedMemory"]
 Exchange = Callable[[bytes], list[bytes]]
 """Gives every rank the bytes of all ranks."""
 
-CLOSE_ROOM_S = 5.0
+END_VISIBLE_MS = 1000
 
 
 class SharedMemory:
@@ -89,6 +91,9 @@ class SharedMemory:
         finally:
             if control is not None:
                 control.close_descriptor()
+        # Also for a communicator that is dropped without close().
+        self._unwatch = weakref.finalize(self, _close_all, self._descriptors)
+        self._unwatch.atexit = False
         # A launcher may bind each rank to its own core: what counts is the cores of all of them.
         cores = {core for f in self.facts for core in f["cores"]}
         self.context = Context(
@@ -127,20 +132,39 @@ class SharedMemory:
         answers = exchange((error or "").encode())
         wrong = [f"rank {r}: {a.decode()}" for r, a in enumerate(answers) if a]
         if wrong:
-            self.close()
+            _close_all(self._descriptors)
             raise SharedMemoryError("joining the ranks of a node failed; " + "; ".join(wrong))
 
     def attach(self, rank: int, segment: int) -> None:
-        """Map one segment of a peer's heap."""
+        """Map one segment of a peer's heap.
+
+        Raises
+        ------
+        PeerLostError
+            If the peer has ended.
+        SharedMemoryError
+        """
         facts = self.facts[rank]
-        peer_heap(facts["pid"], facts["directory"], facts["token"]).attach(segment)
+        try:
+            peer_heap(facts["pid"], facts["directory"], facts["token"]).attach(segment)
+        except SharedMemoryError:
+            # A process loses its files a moment before its end can be seen.
+            watch = select.poll()
+            watch.register(self._descriptors[rank], select.POLLIN)
+            if watch.poll(END_VISIBLE_MS):
+                raise PeerLostError(f"rank {rank} ended before its symmetric arrays were mapped") from None
+            raise
 
     def close(self) -> None:
         """Stop watching the peers. The memory goes when nothing refers to it any more."""
-        for descriptor in self._descriptors:
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._descriptors = []
+        self._unwatch()
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
+    descriptors.clear()
 
 
 def _start_time(pid: int) -> int:

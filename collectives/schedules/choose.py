@@ -14,7 +14,7 @@ from multiring.collectives.schedules.cost import cost
 from multiring.collectives.schedules.explore import Priced, built, candidates, explore
 from multiring.collectives.schedules.ordering import is_rank_ordered, n_roundings
 from multiring.collectives.schedules.schedule import Schedule
-from multiring.errors import ArgumentError
+from multiring.errors import ArgumentError, ScheduleError
 from multiring.topology.host import host_topology
 from multiring.topology.model import Topology
 
@@ -123,10 +123,10 @@ def choose(
         The caller's wish, which wins. ``"box:auto"`` is the cheapest box on the topology.
     environment_choice : str, optional
         The value of ``MULTIRING_ALGORITHM``, which wins over the rule. It is a preference for a whole program: where it
-        cannot keep ``order="rank"`` it is passed over, and the reason says so.
+        cannot keep ``order="rank"``, or cannot be built for so many ranks, it is passed over, and the reason says so.
     reduces16 : bool
-        Whether partial sums that travel would be rounded to 16 bits: then the rule for ranks that share memory takes
-        only schedules that round once.
+        Whether partial sums that travel are rounded to 16 bits: the reason then says how often. The rule for ranks that
+        share memory takes only schedules that round once.
     topology : Topology, optional
         Where the ranks are: the cheapest schedule on it is chosen. Without it all ranks share memory.
 
@@ -134,6 +134,8 @@ def choose(
     ------
     ArgumentError
         If the order or the algorithm is not known, or the algorithm is not rank-ordered and ``order="rank"``.
+    ScheduleError
+        If ``algorithm`` cannot be built for so many ranks.
     """
     if order not in (None, "rank"):
         raise ArgumentError(f"order: got {order!r}, wanted None or 'rank'")
@@ -153,16 +155,20 @@ def choose(
     wish = parse_algorithms(environment_choice).get(collective.name) if environment_choice else None
     passed_over: dict[str, str] = {}
     if wish is not None:
-        wish = call.resolved(wish)
-        if call.keeps_order(wish):
-            return call.choice(wish, "MULTIRING_ALGORITHM asks for it")
-        passed_over[wish] = "MULTIRING_ALGORITHM asks for it, but it does not add in ascending rank"
+        try:
+            wish = call.resolved(wish)
+            if call.keeps_order(wish):
+                return call.choice(wish, "MULTIRING_ALGORITHM asks for it")
+            why = "it does not add in ascending rank"
+        except ScheduleError as error:
+            # It may name a box for all ranks, where this communicator has some of them.
+            why = str(error)
+        passed_over[wish] = f"MULTIRING_ALGORITHM asks for it, but {why}"
     for name, reason in call.ranking():
-        why = call.unfit(name)
-        if not why:
+        if call.keeps_order(name):
             reason += "".join(f"; {other} passed over: {why}" for other, why in passed_over.items())
             return call.choice(name, reason, passed_over)
-        passed_over.setdefault(name, why)
+        passed_over.setdefault(name, "does not add in ascending rank")
     raise ArgumentError(f"{collective.name}: none of {', '.join(algorithms_for(collective.name))} fits the call")
 
 
@@ -181,7 +187,7 @@ class _Call:
         """Replace ``box:auto``, with stages behind it or not, by the cheapest box."""
         base, _, argument = name.partition(":")
         shape, _, stages = argument.partition(":")
-        if base not in ALGORITHMS or shape != "auto":
+        if base != "box" or shape != "auto":
             return name
         check_algorithm(base, self.collective.name)
         boxes = [name for name in candidates(self.collective, self.n_ranks) if name.startswith("box:")]
@@ -190,15 +196,6 @@ class _Call:
 
     def keeps_order(self, name: str) -> bool:
         return not self.ordered or _is_ordered(name, self.collective, self.n_ranks)
-
-    def unfit(self, name: str) -> str:
-        """Say why the rule cannot take an algorithm; empty where it can."""
-        if not self.keeps_order(name):
-            return "does not add in ascending rank"
-        if self.reduces16 and self.topology is None:
-            roundings = n_roundings(built(name, self.collective, self.n_ranks))
-            return f"rounds sums to 16 bits {roundings} times" if roundings > 1 else ""
-        return ""
 
     def ranking(self) -> list[tuple[str, str]]:
         """List the algorithms, the best first, each with the reason to take it."""
@@ -235,6 +232,8 @@ class _Call:
         schedule = built(name, self.collective, self.n_ranks)
         if predicted_us is None and self.topology is not None:
             predicted_us = cost(schedule, self.topology, self.nbytes).total_us
+        if self.reduces16 and (roundings := n_roundings(schedule)) > 1:
+            reason += f"; sums are rounded to 16 bits up to {roundings} times on their way"
         return Choice(schedule, name, reason, losers, predicted_us)
 
 

@@ -17,6 +17,7 @@ CALLS = [0]
 
 def bind(self: Ours, case: Any, send: Any, receive: Any, in_place: bool) -> Any:
     call = BIND(self, case, send, receive, in_place)
+    assert call is not None
 
     def faulty() -> None:
         call()

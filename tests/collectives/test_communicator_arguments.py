@@ -78,6 +78,7 @@ REFUSED: dict[str, Case] = {
     "timeout type": (lambda c: c.all_reduce(x, timeout="soon"), "ArgumentTypeError", "timeout: got 'soon', wanted sec"),
     "nan timeout": (lambda c: c.barrier(timeout=float("nan")), "ArgumentError", "barrier: timeout: got nan"),
     "async": (lambda c: c.all_reduce(x, async_op=1), "ArgumentTypeError", "async_op: got 1, wanted True or False"),
+    "barrier async": (lambda c: c.barrier(async_op=1), "ArgumentTypeError", "barrier: async_op: got 1, wanted True"),
     "root": (lambda c: c.broadcast(x, 2), "ArgumentError", "broadcast: root: got 2, wanted a rank from 0 to 1"),
     "root below": (lambda c: c.reduce(x, root=-1), "ArgumentError", "reduce: root: got -1, wanted a rank from 0 to 1"),
     "root type": (lambda c: c.broadcast(x, 0.0), "ArgumentTypeError", "root: got 0.0, wanted a whole number"),
@@ -268,33 +269,34 @@ def test_interleaved_columns_do_not_overlap(on_ranks: OnRanks) -> None:
 
 
 def short_way(comm: Any, op: str) -> None:
+    options = {} if op == "sum" else {"op": op}  # two short ways: without any keyword, and with
     base, good, out = np.ones(24, np.float32), np.ones(8, np.float32), np.ones(8, np.float32)
     for _ in range(2):
-        comm.all_reduce(good, op=op)
-        comm.all_reduce(good, out, op=op)
+        comm.all_reduce(good, **options)
+        comm.all_reduce(good, out, **options)
         comm.all_to_all(good, out)
         comm.reduce_scatter(good, out[:4])
     good[:] = 1
     want = np.full(8, 2.0 if op == "sum" else 1.0, np.float32)
-    same(comm.all_reduce(base[:16:2].copy()[::-1], op=op), want)
+    same(comm.all_reduce(base[:16:2].copy()[::-1], **options), want)
     strided = np.ones(16, np.float32)
-    comm.all_reduce(strided[::2], op=op)
+    comm.all_reduce(strided[::2], **options)
     same(strided[1::2], np.ones(8, np.float32))
     same(strided[::2], want)
     for call in (
-        lambda: comm.all_reduce(frozen, op=op),
-        lambda: comm.all_reduce(good, frozen, op=op),
-        lambda: comm.all_reduce(base[:8], base[4:12], op=op),
-        lambda: comm.all_reduce(base[4:12], base[:8], op=op),
-        lambda: comm.all_reduce(good, out.reshape(2, 4), op=op),
-        lambda: comm.all_reduce(good, out.view(np.int32), op=op),
+        lambda: comm.all_reduce(frozen, **options),
+        lambda: comm.all_reduce(good, frozen, **options),
+        lambda: comm.all_reduce(base[:8], base[4:12], **options),
+        lambda: comm.all_reduce(base[4:12], base[:8], **options),
+        lambda: comm.all_reduce(good, out.reshape(2, 4), **options),
+        lambda: comm.all_reduce(good, out.view(np.int32), **options),
         lambda: comm.all_to_all(base[:8], base[:8]),
         lambda: comm.reduce_scatter(base[:8], base[2:6]),
-        lambda: comm.all_reduce(good.astype(">f4"), op=op),
+        lambda: comm.all_reduce(good.astype(">f4"), **options),
         lambda: comm.all_reduce(good, op=[]),
     ):
         assert caught(call)[0] in ("ArgumentError", "ArgumentTypeError")
-    same(comm.all_reduce(np.ones(8, np.float32), op=op, wire=np.dtype(np.float32)), want)
+    same(comm.all_reduce(np.ones(8, np.float32), **options, wire=np.dtype(np.float32)), want)
 
 
 def test_the_short_way_checks_what_changes() -> None:
@@ -305,6 +307,33 @@ def test_the_short_way_checks_what_changes() -> None:
             short_way(comm, op)
 
     fake_executor.on_ranks(2, body)
+
+
+def test_a_dtype_object_that_is_gone_is_not_mistaken_for_another() -> None:
+    """What is remembered of a call is found by the address of its dtype object, which may be used again."""
+
+    def body(comm: Any) -> None:
+        for options in ({}, {"op": "max"}):
+            for i in range(40):
+                kind: Any = (np.float32, np.int32)[i % 2]
+                y = np.full(4, -1, np.dtype(kind, metadata={"i": i}))
+                for _ in range(2):
+                    comm.all_reduce(y, **options)
+                    assert y[0] == -1
+                    comm.all_reduce(y, np.empty_like(y), **options)
+                del y
+
+    fake_executor.on_ranks(1, body)
+
+    def pair(comm: Any) -> None:
+        for i in range(40):
+            kind: Any = (np.float32, np.int32)[i % 2]
+            y = np.full(4, -1, np.dtype(kind, metadata={"i": i}))
+            comm.all_reduce(y)
+            assert y.tolist() == [-2] * 4
+            del y
+
+    fake_executor.on_ranks(2, pair)
 
 
 def test_shares_are_numpys() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import multiring as mr
+from multiring.collectives.communicator.gate import Gate
 from tests.collectives import fake_executor
 from tests.collectives.cases import LAYOUTS, caught, column, same, values
 from tests.collectives.conftest import OnRanks
@@ -53,6 +55,15 @@ def test_b25_strided_output_is_written_back_once(on_ranks: OnRanks) -> None:
     on_ranks(2, body)
 
 
+def dies(gone: Any) -> bool:
+    """Whether a weak reference dies, within a time that is far longer than it needs."""
+    for _ in range(2000):
+        if gone() is None:
+            return True
+        time.sleep(0.005)
+    return False
+
+
 def test_b66_b67_arrays_live_until_the_call_is_done(on_ranks: OnRanks) -> None:
     def body(comm: Any) -> None:
         for _ in range(20):
@@ -65,9 +76,13 @@ def test_b66_b67_arrays_live_until_the_call_is_done(on_ranks: OnRanks) -> None:
             work.wait()
             same(out, np.full(1000, 2.0))
             del trash
-        comm.barrier(async_op=True).wait()
-        gc.collect()
-        assert gone() is None  # and no longer
+            del work, out
+            assert dies(gone)  # and no longer
+        x = np.ones(10)
+        gone = weakref.ref(x)
+        comm.all_reduce(x, async_op=True).wait()
+        del x
+        assert dies(gone)
 
     on_ranks(2, body)
 
@@ -207,6 +222,42 @@ def test_a_group_that_raises_launches_nothing_and_is_refused(on_ranks: OnRanks) 
     on_ranks(2, body)
 
 
+def test_a_group_that_raises_on_one_rank_is_a_mismatch_on_the_others(on_ranks: OnRanks) -> None:
+    def body(comm: Any) -> list[str]:
+        x = np.ones(3)
+
+        def run() -> None:
+            with comm.group():
+                comm.all_reduce(x)
+                if comm.rank == 1:
+                    raise KeyError("a caller's own error")
+
+        return [caught(run)[0], caught(comm.all_reduce, x)[0]]
+
+    assert on_ranks(2, body) == [["MismatchError", "MismatchError"], ["KeyError", "MismatchError"]]
+
+
+def test_the_gate_lets_waiters_pass_when_it_is_shut() -> None:
+    gate = Gate()
+    gate.acquire()
+    passed: list[int] = []
+
+    def wait(number: int) -> None:
+        gate.acquire()
+        passed.append(number)
+
+    threads = [threading.Thread(target=wait, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    assert passed == []
+    gate.shut()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(passed) == [0, 1, 2]
+    gate.release()
+    assert not gate.idle
+
+
 def test_a_group_behind_asynchronous_calls_and_prepared_calls_inside() -> None:
     def body(comm: Any) -> None:
         x = np.ones(2)
@@ -252,10 +303,10 @@ def test_b68_b73_threads_are_serialised(on_ranks: OnRanks) -> None:
 def test_the_queue_starts_no_thread_before_it_is_needed_and_ends_it() -> None:
     def body(comm: Any) -> None:
         comm.barrier()
-        queue = comm._engine.queue
+        queue: Any = comm._engine.queue
         assert queue._thread is None
         comm.barrier(async_op=True).wait()
-        thread = queue._thread
+        thread: Any = queue._thread
         assert thread.is_alive()
         comm.close()
         thread.join(10)

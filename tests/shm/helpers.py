@@ -43,7 +43,7 @@ def caught(function: Callable[[], Any]) -> tuple[str, str, float]:
     return "", "", time.monotonic() - begun
 
 
-def array(comm: Communicator, count: int, dtype: str, symmetric: bool, value: float) -> NDArray[Any]:
+def array(comm: Communicator, count: int, dtype: Any, symmetric: bool, value: float) -> NDArray[Any]:
     """Return an array full of one value."""
     made: NDArray[Any] = comm.empty(count, dtype) if symmetric else np.empty(count, dtype)
     made[:] = value

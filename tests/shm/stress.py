@@ -174,12 +174,12 @@ class Rank:
 
     def _options(self, call: Call) -> dict[str, Any]:
         t = call.template
-        given = {"algorithm": t.algorithm, "wire": t.wire}
+        given: dict[str, Any] = {"algorithm": t.algorithm, "wire": t.wire}
         if t.kind in REDUCING:
             given.update(op=OPERATION[t.op], order=t.order)
         return given
 
-    # --- one method for each kind: (what, got, wanted) of each array to check -----------------------------------------
+    # --- one method for each kind: (what, got, wanted) of each array to check ----------------------------------------
 
     def all_reduce(self, comm: Communicator, call: Call) -> Any:
         wanted = reduced(call, self.size)
@@ -197,9 +197,7 @@ class Rank:
         whole = self.array(call, True, call.count)
         whole[:] = input_of(call, self.rank, call.count)
         ends = np.cumsum(call.counts).tolist()
-        comm.all_reduce_many(
-            [whole[e - n : e] for e, n in zip(ends, call.counts, strict=True)], **self._options(call)
-        )
+        comm.all_reduce_many([whole[e - n : e] for e, n in zip(ends, call.counts, strict=True)], **self._options(call))
         yield "output", whole, reduced(call, self.size)
 
     def reduce(self, comm: Communicator, call: Call) -> Any:
@@ -411,7 +409,9 @@ def main() -> int:
         sys.stdout.write(text + "\n")
     if not wrong:
         result = outcomes[0].result
-        sys.stdout.write(f"{options.calls} calls in {result['seconds']:.1f} s, every element right: {result['kinds']}\n")
+        sys.stdout.write(
+            f"{options.calls} calls in {result['seconds']:.1f} s, every element right: {result['kinds']}\n"
+        )
     return 1 if wrong else 0
 
 

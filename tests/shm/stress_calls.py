@@ -87,10 +87,10 @@ def base_collective(kind: str) -> str:
 
 
 @cache
-def algorithms(kind: str, n_ranks: int, ordered: bool) -> tuple[str, ...]:
+def algorithms(kind: str, n_ranks: int, root: int, ordered: bool) -> tuple[str, ...]:
     """Return the algorithms that can be built for a kind of call."""
     found = []
-    collective = Collective(base_collective(kind))
+    collective = Collective(base_collective(kind), root)
     for name in algorithms_for(collective.name):
         try:
             schedule = build(name, collective, n_ranks)
@@ -109,10 +109,11 @@ def draw_template(source: random.Random, n_ranks: int, kinds: tuple[str, ...]) -
         op = ""
     order = "rank" if op and (op == "custom" or source.random() < 0.2) else None
     rooted = kind in ("reduce", "broadcast", "gather", "scatter")
-    names = algorithms(kind, n_ranks, order is not None) if kind in REDUCING + MOVING else ()
+    root = source.randrange(n_ranks) if rooted else 0
+    names = algorithms(kind, n_ranks, root, order is not None) if kind in REDUCING + MOVING else ()
     algorithm = source.choice(names) if names and source.random() < 0.6 else None
     wire = "bfloat16" if dtype == "float32" and op in ("sum", "") and names and source.random() < 0.2 else None
-    return Template(kind, dtype, op, source.randrange(n_ranks) if rooted else 0, algorithm, order, wire)
+    return Template(kind, dtype, op, root, algorithm, order, wire)
 
 
 def draw_count(source: random.Random, itemsize: int, n_ranks: int, layout: Layout) -> int:
@@ -159,7 +160,7 @@ def draw_call(source: random.Random, index: int, template: Template, layouts: li
     return Call(index, template, communicator, count, counts, source.randint(1, n_ranks - 1), places)
 
 
-# --- values ------------------------------------------------------------------------------------------------------------
+# --- values ----------------------------------------------------------------------------------------------------------
 
 
 @cache
@@ -174,14 +175,17 @@ def wide_table(dtype: str, op: str) -> NDArray[Any]:
     low = 0 if dtype.startswith("u") else -8
     values: NDArray[Any] = generator.integers(low, low + 17, n)
     if dtype.startswith("complex"):
-        return values + 1j * generator.integers(-8, 9, n)
-    return values if DTYPES[dtype].kind in ("int", "uint") else values.astype(np.float64)
+        values = values + 1j * generator.integers(-8, 9, n)
+    elif DTYPES[dtype].kind == "float":
+        values = values.astype(np.float64)
+    return values
 
 
 @cache
 def table(dtype: str, op: str) -> NDArray[Any]:
     """Return :func:`wide_table` in the element type."""
-    return wide_table(dtype, op).astype(numpy_dtype(DTYPES[dtype]))
+    values: NDArray[Any] = wide_table(dtype, op).astype(numpy_dtype(DTYPES[dtype]))
+    return values
 
 
 def start(index: int, rank: int) -> int:
@@ -224,7 +228,8 @@ def reduced(call: Call, n_ranks: int) -> NDArray[Any]:
         total = parts[0].copy()
         for part in parts[1:]:
             total = function(total, part)
-    return total.astype(target)
+    result: NDArray[Any] = total.astype(target)
+    return result
 
 
 def shares(count: int, n_ranks: int) -> list[int]:

@@ -26,7 +26,7 @@ def doing(name: str, **options: Any) -> Do:
 def body(rank: int, exchange: Any, size: int, odd: list[int], usual: Do, other: Do, setting: dict[str, Any]) -> Any:
     comm = join(rank, exchange, size)
     symmetric = setting.get("symmetric", False)
-    mine = setting.get("odd", {}) if rank in odd else {}
+    mine = setting.get("theirs", {}) if rank in odd else {}
     count, dtype = mine.get("count", setting.get("count", N)), mine.get("dtype", "float32")
     x, out = (array(comm, count, dtype, symmetric, v) for v in (rank + 1, -7))
     before = x.tobytes(), out.tobytes()
@@ -53,8 +53,8 @@ def all_mismatch(size: int, odd: list[int], usual: Do, other: Do, *texts: str, *
 
 SUM = doing("all_reduce")
 WRONG: dict[str, tuple[Do, Do, dict[str, Any], list[str]]] = {
-    "count": (SUM, SUM, {"odd": {"count": N - 1}}, ["count 39 against 40"]),
-    "dtype": (SUM, SUM, {"odd": {"dtype": "int32"}}, ["dtype int32 against float32"]),
+    "count": (SUM, SUM, {"theirs": {"count": N - 1}}, ["count 39 against 40"]),
+    "dtype": (SUM, SUM, {"theirs": {"dtype": "int32"}}, ["dtype int32 against float32"]),
     "op": (SUM, doing("all_reduce", op="max"), {}, ["op max against sum"]),
     "root": (
         lambda c, x, out: c.broadcast(x, 0),
@@ -65,7 +65,12 @@ WRONG: dict[str, tuple[Do, Do, dict[str, Any], list[str]]] = {
     "order": (SUM, doing("all_reduce", order="rank"), {}, ["order rank against None"]),
     "wire": (SUM, doing("all_reduce", wire="bfloat16"), {}, ["wire bfloat16 against float32"]),
     "accumulate": (SUM, doing("all_reduce", accumulate="float64"), {}, ["accumulate float64 against float32"]),
-    "algorithm": (doing("all_reduce", algorithm="direct"), doing("all_reduce", algorithm="ring"), {}, ["the algorithm"]),
+    "algorithm": (
+        doing("all_reduce", algorithm="direct"),
+        doing("all_reduce", algorithm="ring"),
+        {},
+        ["the algorithm"],
+    ),
     "collective": (SUM, lambda c, x, out: c.broadcast(x, 0), {}, ["collective broadcast against all_reduce"]),
     "barrier": (SUM, lambda c, x, out: c.barrier(), {}, ["barrier(", "all_reduce(40 x float32, op='sum')"]),
     "counts": (
@@ -99,7 +104,7 @@ def test_several_ranks_differ() -> None:
 def test_counts_that_match_by_luck_elsewhere(counts: tuple[int, int], algorithm: str) -> None:
     """As many slices, or as many steps, on both ranks: the counts are compared all the same (NCCL #1417)."""
     do = doing("all_reduce", algorithm=algorithm)
-    all_mismatch(2, [1], do, do, f"count {counts[1]} against {counts[0]}", count=counts[0], odd={"count": counts[1]})
+    all_mismatch(2, [1], do, do, f"count {counts[1]} against {counts[0]}", count=counts[0], theirs={"count": counts[1]})
 
 
 def test_calls_in_another_order() -> None:
@@ -138,7 +143,7 @@ def test_a_step_more_on_one_rank_is_named_with_its_call() -> None:
         assert "all_reduce(40 x float32, op='sum')" in found[1]
 
 
-# --- send and recv ------------------------------------------------------------------------------------------------------
+# --- send and recv ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -173,7 +178,7 @@ def test_send_and_recv_that_differ(sent: tuple[int, str], wanted: tuple[int, str
     assert answers[1][0][0] == "MismatchError"
 
 
-# --- refusals -----------------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 def refusal(rank: int, exchange: Any, refusing: list[int], size: int) -> Any:

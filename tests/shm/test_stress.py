@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -28,7 +30,6 @@ from tests.support.ranks import results
 pytestmark = pytest.mark.shm
 
 DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
-FUTEX_ONLY = {"spins": 0, "yields": 0}
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ FUTEX_ONLY = {"spins": 0, "yields": 0}
     [
         (Options(ranks=2, calls=600, seed=1, delay=20), 30_000),
         (Options(ranks=3, calls=400, seed=2, delay=40), 30_000),
-        (Options(ranks=4, calls=400, seed=3, **FUTEX_ONLY), 30_000),
+        (Options(ranks=4, calls=400, seed=3, spins=0, yields=0), 30_000),
         (Options(ranks=5, calls=250, seed=4, delay=10), 10_000),
     ],
     ids=["2-ranks", "3-ranks", "4-ranks-futex-only", "5-ranks"],
@@ -44,22 +45,22 @@ FUTEX_ONLY = {"spins": 0, "yields": 0}
 @pytest.mark.timeout(1800 if DEEP else 200)
 def test_every_element_of_every_call_is_right(options: Options, calls_deep: int) -> None:
     calls = calls_deep if DEEP else options.calls
-    outcomes = run(Options(**{**vars(options), "calls": calls}), limit_s=1700 if DEEP else 180)
+    outcomes = run(dataclasses.replace(options, calls=calls), limit_s=1700 if DEEP else 180)
     for result in results(outcomes):
         assert sum(result["kinds"].values()) == calls
 
 
-# --- planted faults -----------------------------------------------------------------------------------------------------
+# --- planted faults --------------------------------------------------------------------------------------------------
 
 
-def altered(alter: object) -> Plant:
+def altered(alter: Callable[[Table], None]) -> Plant:
     """Return a plant that alters every program table, on every rank alike."""
     encode = plan.encode
 
     def plant(executors: list[Executor]) -> None:
         def encode_wrong(lowered: Lowered, rank: int, n_steps: int) -> Table:
             table = encode(lowered, rank, n_steps)
-            alter(table)  # type: ignore[operator]
+            alter(table)
             return table
 
         plan.encode = encode_wrong  # In this forked rank alone.
@@ -114,7 +115,14 @@ def one_parity(executors: list[Executor]) -> None:
         (altered(read_one_slice_early), 0.0, REDUCING),
         (one_parity, 0.5, REDUCING + MOVING),
     ],
-    ids=["slot-freed-early", "slot-never-waited-for", "no-exit-wait", "no-read-after-write", "stale-slice", "one-parity"],
+    ids=[
+        "slot-freed-early",
+        "slot-not-waited-for",
+        "no-exit-wait",
+        "no-read-after-write",
+        "stale-slice",
+        "one-parity",
+    ],
 )
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_planted_fault_is_found(plant: Plant, symmetric: float, kinds: tuple[str, ...], ranks: int) -> None:

@@ -14,7 +14,7 @@ from multiring.collectives.schedules import (
     verify,
 )
 from multiring.collectives.schedules.explore import candidates, explore
-from multiring.errors import ArgumentError
+from multiring.errors import ArgumentError, ScheduleError
 from multiring.topology import Resource, Topology
 
 ALL_REDUCE = Collective("all_reduce")
@@ -162,3 +162,26 @@ def test_an_automatic_box_is_the_cheapest_box() -> None:
 def test_a_topology_has_the_ranks_of_the_call() -> None:
     with pytest.raises(ArgumentError, match="choose: got 4 ranks on cluster of 6, wanted equal numbers"):
         choose(ALL_REDUCE, 4, 64, topology=cluster(2, 3))
+
+
+def test_an_environment_for_all_ranks_is_passed_over_by_a_part_of_them() -> None:
+    environment = "all_reduce:box:4x8"
+    assert choose(ALL_REDUCE, 32, 1 << 20, environment_choice=environment).algorithm == "box:4x8"
+    choice = choose(ALL_REDUCE, 4, 1 << 20, environment_choice=environment)
+    assert choice.algorithm == "direct"
+    assert "box:4x8 passed over: MULTIRING_ALGORITHM asks for it, but box 4x8: got 4 ranks, wanted 32" in choice.reason
+    with pytest.raises(ScheduleError, match="box 4x8: got 4 ranks, wanted 32"):
+        choose(ALL_REDUCE, 4, 1 << 20, algorithm="box:4x8")
+
+
+def test_only_a_box_can_be_automatic() -> None:
+    with pytest.raises(ArgumentError, match="'torus': box: got 'auto', wanted sizes such as 4x8x8"):
+        choose(ALL_REDUCE, 4, 64, algorithm="torus:auto")
+
+
+def test_the_reason_says_how_often_16_bit_sums_are_rounded() -> None:
+    said = "sums are rounded to 16 bits up to 3 times on their way"
+    assert said in choose(ALL_REDUCE, 4, 64, algorithm="ring", reduces16=True).reason
+    assert said not in choose(ALL_REDUCE, 4, 64, algorithm="ring").reason
+    assert "rounded" not in choose(ALL_REDUCE, 4, 64, algorithm="direct", reduces16=True).reason
+    assert "rounded" not in choose(Collective("all_gather"), 4, 64, algorithm="ring", reduces16=True).reason
