@@ -487,8 +487,16 @@ class Executor:
         )
 
 
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def open_executors() -> list[Executor]:
+    """Return the executors of this process that are not yet closed, those of split communicators too."""
+    return [e for e in list(_executors) if not e.closed or e.failed]
+
+
 def _disown_all() -> None:
-    for executor in open_executors():
+    for executor in list(_executors):
         executor.disown()
 
 
