@@ -124,8 +124,9 @@ def hamiltonian_paths(
         if len(found) == most or steps > MAX_PATH_STEPS:
             return
         at = path[-1]
+        wish: list[int] = liked[at].tolist()
         options = [v for v in range(size) if allowed[at, v] and v not in path and (v != end or len(path) == size - 1)]
-        options.sort(key=lambda v, row=liked[at]: -int(row[v]))
+        options.sort(key=lambda v: -wish[v])
         for vertex in options:
             path.append(vertex)
             extend()

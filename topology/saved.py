@@ -114,7 +114,7 @@ def gather(exchange: Callable[[bytes], Sequence[bytes]], machine: Machine, gpu: 
 
 def _of_ranks(whole: Machine, told: Sequence[dict[str, Any]], node: str) -> Machine:
     buses = {gpu.bus_id: at for at, gpu in enumerate(whole.gpus) if gpu.bus_id}
-    kept = [int(buses.get(it["bus_id"], it["gpu"])) for it in told]
+    kept = [buses[it["bus_id"]] if it["bus_id"] in buses else int(it["gpu"]) for it in told]
     if len(set(kept)) != len(kept) or not all(0 <= at < len(whole.gpus) for at in kept):
         raise TopologyError(f"node {node}: got ranks on GPUs {kept} of {len(whole.gpus)}, wanted one GPU for each rank")
     return keep_gpus(whole, kept)
