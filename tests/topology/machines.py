@@ -16,7 +16,9 @@ from multiring.topology.rings import RingSet
 Counts = NDArray[np.int64]
 
 # Real outputs of others are read where they lie; the folder is not part of the project.
-SAVED = Path(os.environ.get("MULTIRING_TEST_TOPO_DIR") or Path(__file__).resolve().parents[2].parent / "shared" / "topo")
+SAVED = Path(
+    os.environ.get("MULTIRING_TEST_TOPO_DIR") or Path(__file__).resolve().parents[2].parent / "shared" / "topo"
+)
 NO_SAVED = f"no saved topologies in {SAVED} (MULTIRING_TEST_TOPO_DIR names another folder)"
 
 DGX1_V100 = [
@@ -52,16 +54,16 @@ def machine_of(counts: Counts, link_gbs: float = 20.0, nics: int = 0) -> Machine
 def check_rings(topology: Topology, found: RingSet) -> None:
     """Check that every ring visits each rank once and that together they overbook no wire."""
     assert found.rings
-    load: Counter[str] = Counter()
+    load: dict[str, float] = {}
     most: dict[str, float] = {}
     for ring in found:
         assert sorted(ring.order) == list(range(topology.n_ranks))
         for src, dst in zip(ring.order, [*ring.order[1:], ring.order[0]], strict=True):
             for wire in topology.path(src, dst):
-                load[wire.name] += ring.bandwidth_gbs  # type: ignore[assignment]
+                load[wire.name] = load.get(wire.name, 0.0) + ring.bandwidth_gbs
                 most[wire.name] = wire.bandwidth_gbs
-    for wire, gbs in load.items():
-        assert gbs <= most[wire] * (1 + 1e-9), wire
+    for name, gbs in load.items():
+        assert gbs <= most[name] * (1 + 1e-9), name
 
 
 def arcs(orders: Sequence[Sequence[int]]) -> Counter[tuple[int, int]]:

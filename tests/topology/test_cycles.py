@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import pairwise, permutations
+from random import Random
 
 import numpy as np
 import pytest
@@ -141,12 +142,12 @@ def test_a_path_between_two_vertices() -> None:
     path = hamiltonian_path(allowed, 1, 0)
     assert path
     assert (path[0], path[-1], sorted(path)) == (1, 0, list(range(8)))
-    assert all(allowed[a, b] for a, b in zip(path, path[1:], strict=False))
+    assert all(allowed[a, b] for a, b in pairwise(path))
     assert hamiltonian_path(np.zeros((3, 3), dtype=bool), 0, 2) is None
 
 
 @given(graphs(1, 8, 2), st.randoms(use_true_random=False))
-def test_the_canonical_order_does_not_depend_on_numbers(counts: Counts, random: st.random.Random) -> None:  # type: ignore[name-defined]
+def test_the_canonical_order_does_not_depend_on_numbers(counts: Counts, random: Random) -> None:
     mixed = list(range(len(counts)))
     random.shuffle(mixed)
     other = counts[np.ix_(mixed, mixed)]

@@ -50,7 +50,7 @@ def test_the_tree_the_links_and_what_they_carry() -> None:
 
 
 def test_switches_are_switches_whatever_they_are_called() -> None:
-    text = GOOD.replace("0x030200\"/>", "0x068000\"/>").replace('count="4"', 'count="99"')
+    text = GOOD.replace('0x030200"/>', '0x068000"/>').replace('count="4"', 'count="99"')
     machine = read_nccl_topology(text, "xml")
     assert [gpu.switch_links for gpu in machine.gpus] == [12, 12]
     assert machine.notes[0] == "GPU0: 99 links to NVSwitches count as 12, as many as it has"
@@ -70,11 +70,19 @@ def test_gpus_by_class_where_a_vendor_only_hints() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('target="0000:85:00.0" count="4"', 'target="0000:85:00.0" count="1"', r"line 6: got 1 NVLinks from .* and 4 back"),
+        (
+            'target="0000:85:00.0" count="4"',
+            'target="0000:85:00.0" count="1"',
+            r"line 6: got 1 NVLinks from .* and 4 back",
+        ),
         ('target="0000:85:00.0"', 'target="0000:06:00.0"', r"line 6: got an NVLink from 0000:06:00.0 to itself"),
         ('count="4"', 'count="many"', r"line 6: got count='many' in <nvlink>, wanted a number from 1 to 1000"),
         ('busid="0000:06:00.0"', 'busid="6"', r"line 4: PCI bus id: got '6', wanted such as"),
-        ('link_speed="16.0 GT/s PCIe" link_width="16">\n      <pci', 'link_speed="fast">\n      <pci', r"line 3: got link_sp"),
+        (
+            'link_speed="16.0 GT/s PCIe" link_width="16">\n      <pci',
+            'link_speed="fast">\n      <pci',
+            r"line 3: got link_sp",
+        ),
         ('dev="1" sm="80"', 'dev="0" sm="80"', r"got dev numbers \[0, 0\], wanted each once"),
         ('numaid="0"', 'numaid="1"', r"line 15: got numaid 1 twice"),
         ("</cpu>", "</cpx>", r"line 14: got mismatched tag, wanted well-formed XML"),

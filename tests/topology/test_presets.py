@@ -92,7 +92,9 @@ def test_nodes_meet_on_rails_and_the_spine() -> None:
         "node0 GPU3 PCIe out", "node0 NIC3 send", "rail 3 switch", "node1 NIC3 receive", "node1 GPU3 PCIe in",
     ]  # fmt: skip
     assert "spine switch" in [wire.name for wire in topology.path(3, 12)]
-    uses = Counter(next(wire.name for wire in topology.path(rank, 8 + rank) if "send" in wire.name) for rank in range(8))
+    uses = Counter(
+        next(wire.name for wire in topology.path(rank, 8 + rank) if "send" in wire.name) for rank in range(8)
+    )
     assert set(uses.values()) == {1}
 
 

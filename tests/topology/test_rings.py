@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 from math import isclose
+from random import Random
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from multiring.collectives.schedules.verify import verify
 from multiring.topology import Machine, Resource, Topology, cluster, load
 from multiring.topology.devices import keep_gpus
 from multiring.topology.rings import levels, rings
-from tests.topology.machines import DGX1_V100, arcs, check_rings, counts_of, machine_of
+from tests.topology.machines import DGX1_V100, Counts, arcs, check_rings, counts_of, machine_of
 
 PRESETS = ["s822lc", "dgx1-p100", "dgx1-v100", "dgx2", "dgx-a100", "dgx-h100", "hgx-h200", "pcie-4", "pcie-8"]
 
@@ -54,7 +55,9 @@ def test_rings_between_nodes_overbook_nothing(name: str, n_nodes: int) -> None:
     check_rings(topology, found)
     # Each ring enters and leaves each node once.
     for order in found.orders:
-        crossings = sum(topology.nodes[a] != topology.nodes[b] for a, b in zip(order, order[1:] + order[:1], strict=True))
+        crossings = sum(
+            topology.nodes[a] != topology.nodes[b] for a, b in zip(order, order[1:] + order[:1], strict=True)
+        )
         assert crossings == n_nodes
 
 
@@ -76,7 +79,7 @@ def relabelled(machine: Machine, order: list[int]) -> Machine:
 
 @given(st.sampled_from([*PRESETS[:3], "pcie-4", "pcie-8", "mesh-3x3"]), st.randoms(use_true_random=False))
 @settings(max_examples=12)
-def test_a_machine_carries_as_much_whatever_its_numbers(name: str, random: st.random.Random) -> None:  # type: ignore[name-defined]
+def test_a_machine_carries_as_much_whatever_its_numbers(name: str, random: Random) -> None:
     (machine,) = load(name).machines
     order = list(range(len(machine.gpus)))
     random.shuffle(order)
@@ -87,7 +90,7 @@ def test_a_machine_carries_as_much_whatever_its_numbers(name: str, random: st.ra
 
 
 @st.composite
-def counts(draw: st.DrawFn, most: int) -> np.ndarray:  # type: ignore[type-arg]
+def counts(draw: st.DrawFn, most: int) -> Counts:
     size = draw(st.integers(1, most))
     found = np.zeros((size, size), dtype=np.int64)
     for a in range(size):
@@ -98,9 +101,12 @@ def counts(draw: st.DrawFn, most: int) -> np.ndarray:  # type: ignore[type-arg]
 
 @given(counts(16), st.randoms(use_true_random=False))
 @settings(max_examples=15)
-def test_any_links_give_rings_that_do_not_depend_on_numbers(links: np.ndarray, random: st.random.Random) -> None:  # type: ignore[name-defined, type-arg]
+def test_any_links_give_rings_that_do_not_depend_on_numbers(links: Counts, random: Random) -> None:
     machine = machine_of(links)
-    machine = replace(machine, places=(*machine.places, replace(machine.places[0], label="s", kind="switch", parent=0, uplink_gbs=12.0)))
+    machine = replace(
+        machine,
+        places=(*machine.places, replace(machine.places[0], label="s", kind="switch", parent=0, uplink_gbs=12.0)),
+    )
     machine = replace(machine, gpus=tuple(replace(gpu, place=1) for gpu in machine.gpus))
     order = list(range(len(links)))
     random.shuffle(order)

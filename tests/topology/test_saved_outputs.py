@@ -175,7 +175,9 @@ def test_two_nodes_of_polaris_alternate_as_nccl_does() -> None:
     found = rings(topology)
     check_rings(topology, found)
     # NCCL crosses between the nodes from 3 to 7 and from 5 to 1, and back: GPU 3 and GPU 1 are next to a NIC.
-    crossings = {frozenset(pair) for ring in reference_of_log() for pair in pairs(ring) if (pair[0] < 4) != (pair[1] < 4)}
+    crossings = {
+        frozenset(pair) for ring in reference_of_log() for pair in pairs(ring) if (pair[0] < 4) != (pair[1] < 4)
+    }
     ours = {frozenset(pair) for ring in found.orders for pair in pairs(ring) if (pair[0] < 4) != (pair[1] < 4)}
     assert crossings == {frozenset((3, 7)), frozenset((1, 5))}
     assert ours == crossings
@@ -190,4 +192,7 @@ def pairs(ring: list[int] | tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def test_the_index_lists_every_file() -> None:
-    assert {entry["file"] for entry in ENTRIES} == {path.name for path in Path(SAVED).iterdir()} - {"README.md", "INDEX.tsv"}
+    assert {entry["file"] for entry in ENTRIES} == {path.name for path in Path(SAVED).iterdir()} - {
+        "README.md",
+        "INDEX.tsv",
+    }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -89,7 +91,7 @@ def test_a_query_is_read_by_the_names_of_its_columns() -> None:
     with pytest.raises(TopologyError, match=r"q: got no line, wanted a header"):
         read_query("", "q")
     with pytest.raises(TopologyError, match=r"q, line 1: .* wanted a header such as index, name"):
-        read_query("Field \"x\" is not valid\n", "q")
+        read_query('Field "x" is not valid\n', "q")
 
 
 def test_bus_ids_are_compared_in_one_form() -> None:
@@ -103,7 +105,5 @@ def test_bus_ids_are_compared_in_one_form() -> None:
 def test_no_text_crashes_the_readers(text: str) -> None:
     for read in (read_gpu_list, read_nvlink_status, read_query):
         for whole in (text, ONE + text):
-            try:
+            with contextlib.suppress(TopologyError):
                 read(whole)
-            except TopologyError:
-                pass

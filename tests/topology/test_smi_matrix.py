@@ -73,11 +73,13 @@ def lines(change: str) -> str:
             rows = [row.replace("SYS", "SOC") for row in rows] + ["  SOC  = Connection traversing PCIe"]
         case "NIC without row":
             rows = rows[:-1]
-        case "Markdown":
+        case _ if change == "Markdown":
             cells = [re.split(r"\t", row) for row in rows]
-            table = [[*(row + ["", ""])[5:7], row[0], *(cell.strip() for cell in row[1:5])] for row in cells]
+            table = [[*[*row, "", ""][5:7], row[0], *(cell.strip() for cell in row[1:5])] for row in cells]
             rows = ["| " + " | ".join(row) + " |" for row in table]
             rows.insert(1, "|" + "|".join(["----"] * 7) + "|")
+        case _:
+            assert change == "none"
     return "\n".join(rows) + "\n"
 
 
@@ -137,7 +139,9 @@ def test_states_of_p2p_are_read_and_are_no_topology() -> None:
     (matrix,) = read_matrices(text, "text")
     assert matrix.is_p2p
     assert matrix.cells == (("X", "CNS"), ("CNS", "X"))
-    with pytest.raises(TopologyError, match=r"text: got only matrices of nvidia-smi topo -p2p, wanted one of .*topo -m"):
+    with pytest.raises(
+        TopologyError, match=r"text: got only matrices of nvidia-smi topo -p2p, wanted one of .*topo -m"
+    ):
         topology_matrix(text, "text")
 
 
@@ -150,7 +154,11 @@ def test_mp_hides_nvlink() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("GPU1\tNV2\t X \tSYS\tPHB\t0-19,40-59\t0\n", "", r"ends at line 4 without a row for GPU1, wanted a row for each"),
+        (
+            "GPU1\tNV2\t X \tSYS\tPHB\t0-19,40-59\t0\n",
+            "",
+            r"ends at line 4 without a row for GPU1, wanted a row for each",
+        ),
         ("NV2\t X \tSYS\tPHB\t0-19,40-59\t0", "NV2\t X ", r"line 3: got .*, wanted 4 cells for GPU1, got 2"),
         ("GPU1\tNV2", "GPU1\tNV3", r"line 2: .* wanted equal cells of GPU0 and GPU1, got NV2 here, NV3 in line 3"),
         ("GPU1\tNV2", "GPU1\tNVX", r"line 3: .* wanted X, NV#, .* for GPU1 and GPU0, got 'NVX'"),
@@ -159,7 +167,11 @@ def test_mp_hides_nvlink() -> None:
         ("20-39\t1", "20-39\tone", r"line 4: .* wanted CPU or NUMA numbers right of the cells, got 'one'"),
         ("20-39\t1", "20-39\t1\t2\t3", r"line 4: .* wanted at most 2 columns right of the cells"),
         ("GPU2\tSYS\tSYS", "GPU1\tSYS\tSYS", r"line 4: .* wanted one row for GPU1, this is the second"),
-        ("\tGPU0\tGPU1\tGPU2\tmlx5_0\tCPU", "\tGPU0\tGPU1\tGPU2\tmlx5_0\tZCPU", r"line 1: .* wanted a header of device"),
+        (
+            "\tGPU0\tGPU1\tGPU2\tmlx5_0\tCPU",
+            "\tGPU0\tGPU1\tGPU2\tmlx5_0\tZCPU",
+            r"line 1: .* wanted a header of device",
+        ),
     ],
 )
 def test_what_is_not_whole_is_refused_with_its_line(old: str, new: str, message: str) -> None:
@@ -175,7 +187,9 @@ def test_two_matrices_are_refused() -> None:
 
 def test_other_texts_are_refused() -> None:
     for text in ("", "hello\n", "GPU 0: NVIDIA H100 (UUID: GPU-1)\n", "\0\0\0"):
-        with pytest.raises(TopologyError, match="text: got no matrix, wanted a header line of devices that starts with"):
+        with pytest.raises(
+            TopologyError, match="text: got no matrix, wanted a header line of devices that starts with"
+        ):
             topology_matrix(text, "text")
 
 
