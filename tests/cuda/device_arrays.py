@@ -17,7 +17,7 @@ class DeviceArray(Guarded):
     def __init__(self, count: int, name: str, offset: int = 0) -> None:
         """``offset`` counts elements."""
         dtype = numpy_dtype(DTYPES[name])
-        super().__init__(count, dtype, offset * dtype.itemsize)
+        super().__init__(count, dtype, offset * dtype.itemsize % 64)
         self.view = View(self.address, count, DTYPES[name])
         if count:
             memory.register(self.address, self.n_bytes)
