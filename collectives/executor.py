@@ -96,14 +96,6 @@ def entries() -> Entries:
     return Entries()
 
 
-_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-
-
-def open_executors() -> list[Executor]:
-    """Return the executors of this process that live, to be closed when it ends."""
-    return list(_executors)
-
-
 class Executor:
     """Runs the calls of one communicator.
 
