@@ -12,6 +12,7 @@ program does not depend on the count. What lowering adds:
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -158,23 +159,27 @@ class _Lowering:
         last : bool
             Nothing overwrites it.
         """
-        following = next((s for s in self.writes[rank, chunk] if s > step), None)
-        reads = [s for s in self.reads[rank, chunk] if s > step and (following is None or s <= following)]
-        return bool(reads), following is not None and following in reads, following is None
+        writes, reads = self.writes[rank, chunk], self.reads[rank, chunk]
+        at = bisect.bisect_right(writes, step)
+        following = writes[at] if at < len(writes) else self.schedule.n_steps
+        first, end = bisect.bisect_right(reads, step), bisect.bisect_right(reads, following)
+        return first < end, first < end and reads[end - 1] == following, at == len(writes)
 
     # --- where values lie -------------------------------------------------------------------------------------------
 
     def _slot(self, rank: int, chunk: int, avoid: Operand | None = None) -> Operand:
         """Return the place of a chunk in a rank's slot; a second one where the first is still being read."""
-        for version in range(MOST_VERSIONS):
-            key = (rank, chunk, version)
-            if key not in self.place_of:
-                self.place_of[key] = self.n_places[rank]
-                self.n_places[rank] += 1
-            operand = Operand(SPACE_SLOT, rank, self.place_of[key])
-            if operand != avoid:
-                break
+        version = 0
+        while (operand := self._place(rank, chunk, version)) == avoid:
+            version += 1
         return operand
+
+    def _place(self, rank: int, chunk: int, version: int) -> Operand:
+        key = (rank, chunk, version)
+        if key not in self.place_of:
+            self.place_of[key] = self.n_places[rank]
+            self.n_places[rank] += 1
+        return Operand(SPACE_SLOT, rank, self.place_of[key])
 
     def _readable(self, value: _Value, reader: int) -> Operand:
         """Return the place of a value that ``reader`` reads it from."""
@@ -347,7 +352,7 @@ class _Lowering:
         live = {Operand(SPACE_OUT, rank, chunk) for rank in range(self.n_ranks) for chunk in self.outputs[rank]}
         kept: list[Instruction] = []
         # Within a step nobody reads a place that another rank writes, and a rank's own instructions keep their order.
-        for instruction in reversed(sorted(self.instructions, key=lambda i: i.step)):
+        for instruction in sorted(self.instructions, key=lambda i: i.step)[::-1]:
             instruction.destinations = [o for o in instruction.destinations if o in live]
             if instruction.destinations:
                 live.difference_update(instruction.destinations)
@@ -356,11 +361,10 @@ class _Lowering:
         self.instructions = kept[::-1]
         used = {o for i in self.instructions for o in (*i.sources, *i.destinations) if o.space == SPACE_SLOT}
         number: dict[Operand, Operand] = {}
-        for rank in range(self.n_ranks):
-            places = sorted(o.place for o in used if o.rank == rank)
-            self.n_places[rank] = len(places)
-            for new, old in enumerate(places):
-                number[Operand(SPACE_SLOT, rank, old)] = Operand(SPACE_SLOT, rank, new)
+        self.n_places = [0] * self.n_ranks
+        for old in sorted(used, key=lambda o: o.place):
+            number[old] = Operand(SPACE_SLOT, old.rank, self.n_places[old.rank])
+            self.n_places[old.rank] += 1
         for instruction in self.instructions:
             instruction.sources = [number.get(o, o) for o in instruction.sources]
             instruction.destinations = [number.get(o, o) for o in instruction.destinations]

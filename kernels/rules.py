@@ -66,8 +66,14 @@ class Rule:
     parameters: tuple[str, ...]
     weight: int | None
 
+    @property
+    def custom(self) -> bool:
+        """Whether it is not one of :data:`RULES`: a user's."""
+        return RULES.get(self.name) is not self
+
 
 RULES: dict[str, Rule] = {}
+"""By name."""
 
 
 def _rule(

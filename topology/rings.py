@@ -190,7 +190,7 @@ def _plain(topology: Topology) -> RingSet:
 
 def _in_node(topology: Topology, machine: Machine) -> RingSet:
     size = len(machine.gpus)
-    if all(gpu.switch_links for gpu in machine.gpus):
+    if all(gpu.switch_links for gpu in machine.gpus) and not machine.refused:
         order = tuple(range(size))
         gbs, wire, sharers = share_gbs(topology, [order])
         reason = "all GPUs are on an NVSwitch: every order carries as much, so ranks in their order"
@@ -212,7 +212,8 @@ def _in_node(topology: Topology, machine: Machine) -> RingSet:
     )
     # Without links every wire of the tree cuts the machine in two: each ring crosses it at least once.
     is_best = not counts.any() and sharers == len(orders)
-    unused = _unused(machine, counts, orders)
+    # A ring over PCIe shares a bundle with nothing: it takes the whole.
+    unused = _unused(machine, counts, orders, int(counts.max()))
     return RingSet(tuple(Ring(order, gbs) for order in orders), reason, _limit(wire, sharers), unused, is_best)
 
 
@@ -233,8 +234,8 @@ def _over_links(
     n_links = int(counts.sum())
     used = len(machine.gpus) * len(orders) * shared
     reason = (
-        f"{len(orders) * shared} directed Hamiltonian cycles that share no {kind}: they use {used} of {n_links} directed "
-        f"links; no group of GPUs has more than {bound} links out"
+        f"{len(orders) * shared} directed Hamiltonian cycles that share no {kind}: they use {used} of {n_links} "
+        f"directed links; no group of GPUs has more than {bound} links out"
     )
     if len(orders) * shared < bound:
         reason += (
@@ -244,7 +245,7 @@ def _over_links(
     limit = f"the {int(counts.sum(axis=1).min())} {kind}s of {machine.gpus[weakest].label}, {gbs:g} GB/s each"
     return RingSet(
         tuple(Ring(order, gbs * shared) for order in orders), reason, limit,
-        _unused(machine, counts, list(orders) * shared), is_exact,
+        _unused(machine, counts, orders, shared), is_exact,
     )  # fmt: skip
 
 
@@ -257,8 +258,9 @@ def _between_nodes(topology: Topology) -> RingSet:
     chosen, gbs, wire, sharers = next(option for option in options if len(option[0]) * option[1] >= 0.98 * most)
     rails = "one rail" if n_rails == 1 else f"{n_rails} rails"
     reason = (
-        f"{'one ring' if len(chosen) == 1 else f'{len(chosen)} rings'} over {rails} between {topology.n_nodes} nodes: each "
-        "enters and leaves a node at the GPUs of its rail's NIC; where a NIC has one GPU, rings alternate between two rails"
+        f"{'one ring' if len(chosen) == 1 else f'{len(chosen)} rings'} over {rails} between {topology.n_nodes} nodes: "
+        "each enters and leaves a node at the GPUs of its rail's NIC; where a NIC has one GPU, rings alternate "
+        "between two rails"
     )
     return RingSet(tuple(Ring(order, gbs) for order in chosen), reason, _limit(wire, sharers), (), False)
 
@@ -294,13 +296,12 @@ def _why_not_links(machine: Machine, counts: NDArray[np.int64], n_rings: int) ->
     return "links make no ring through all GPUs" if not n_rings else f"{n_rings} rings over links carry less"
 
 
-def _unused(machine: Machine, counts: NDArray[np.int64], orders: Sequence[Sequence[int]]) -> tuple[str, ...]:
-    """Return the links that rings leave, both directions of a pair in one text."""
+def _unused(machine: Machine, counts: NDArray[np.int64], orders: Sequence[Sequence[int]], each: int) -> tuple[str, ...]:
+    """Return the links that rings leave if each takes as many of a bundle; both directions of a pair in one text."""
     left = counts.copy()
     for order in orders:
         for a, b in zip(order, [*order[1:], order[0]], strict=True):
-            # A ring over PCIe shares a bundle with nothing: it takes the whole.
-            left[a, b] -= 1
+            left[a, b] -= each
     texts: list[str] = []
     for bundle in machine.bundles:
         there, back = max(0, int(left[bundle.a, bundle.b])), max(0, int(left[bundle.b, bundle.a]))

@@ -101,7 +101,8 @@ class Heap:
         limit = os.environ.get("MULTIRING_HEAP_BYTES")
         if limit is not None and not limit.isdecimal():
             raise ArgumentError(f"MULTIRING_HEAP_BYTES: got {limit!r}, wanted a number of bytes")
-        self._limit = int(limit) if limit is not None else available_bytes()
+        # Segments are whole pages, and the limit is never passed.
+        self._limit = (int(limit) if limit is not None else available_bytes()) // PAGE_BYTES * PAGE_BYTES
 
     def allocate(self, n_bytes: int) -> Any:
         """Return a buffer object of ``n_bytes``; its memory comes back when Python collects it.

@@ -7,6 +7,7 @@ calls. In plain Python every access is checked.
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -143,6 +144,8 @@ class InProcess:
         own = [self._control, *self._bases, *self._tables, *(m for c in self.contexts for m in c.memory)]
         for array in own:
             home.register(array.ctypes.data, array.nbytes)
+        # What is freed must be forgotten: its addresses will be in the middle of other arrays.
+        weakref.finalize(self, _forget, home, [array.ctypes.data for array in own])
 
     def _poison(self) -> None:
         """Fill slots and payload areas with NaN, so that what is read before it is written shows in the result."""
@@ -260,6 +263,11 @@ class InProcess:
                 what = "no progress" if code == WAIT else f"code {code}, wanted DONE"
                 raise MultiringError(f"InProcess: rank {rank} in call {at[rank]} after {advances} advances: {what}")
         return advances
+
+
+def _forget(home: NativeHome | PythonHome, addresses: list[int]) -> None:
+    for address in addresses:
+        home.forget(address)
 
 
 PATIENCE = 1000

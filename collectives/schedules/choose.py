@@ -125,8 +125,8 @@ def choose(
         The value of ``MULTIRING_ALGORITHM``, which wins over the rule. It is a preference for a whole program: where it
         cannot keep ``order="rank"``, or cannot be built for so many ranks, it is passed over, and the reason says so.
     reduces16 : bool
-        Whether partial sums that travel would be rounded to 16 bits: then the rule for ranks that share memory takes
-        only schedules that round once.
+        Whether partial sums that travel are rounded to 16 bits: the reason then says how often. The rule for ranks that
+        share memory takes only schedules that round once.
     topology : Topology, optional
         Where the ranks are: the cheapest schedule on it is chosen. Without it all ranks share memory.
 
@@ -165,11 +165,10 @@ def choose(
             why = str(error)
         passed_over[wish] = f"MULTIRING_ALGORITHM asks for it, but {why}"
     for name, reason in call.ranking():
-        why = call.unfit(name)
-        if not why:
+        if call.keeps_order(name):
             reason += "".join(f"; {other} passed over: {why}" for other, why in passed_over.items())
             return call.choice(name, reason, passed_over)
-        passed_over.setdefault(name, why)
+        passed_over.setdefault(name, "does not add in ascending rank")
     raise ArgumentError(f"{collective.name}: none of {', '.join(algorithms_for(collective.name))} fits the call")
 
 
@@ -197,15 +196,6 @@ class _Call:
 
     def keeps_order(self, name: str) -> bool:
         return not self.ordered or _is_ordered(name, self.collective, self.n_ranks)
-
-    def unfit(self, name: str) -> str:
-        """Say why the rule cannot take an algorithm; empty where it can."""
-        if not self.keeps_order(name):
-            return "does not add in ascending rank"
-        if self.reduces16 and self.topology is None:
-            roundings = n_roundings(built(name, self.collective, self.n_ranks))
-            return f"rounds sums to 16 bits {roundings} times" if roundings > 1 else ""
-        return ""
 
     def ranking(self) -> list[tuple[str, str]]:
         """List the algorithms, the best first, each with the reason to take it."""
@@ -242,6 +232,8 @@ class _Call:
         schedule = built(name, self.collective, self.n_ranks)
         if predicted_us is None and self.topology is not None:
             predicted_us = cost(schedule, self.topology, self.nbytes).total_us
+        if self.reduces16 and (roundings := n_roundings(schedule)) > 1:
+            reason += f"; sums are rounded to 16 bits up to {roundings} times on their way"
         return Choice(schedule, name, reason, losers, predicted_us)
 
 

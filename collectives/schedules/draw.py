@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from html import escape
 
 from multiring.collectives.schedules.cost import Cost
+from multiring.collectives.schedules.messages import runs
 from multiring.collectives.schedules.schedule import Op, Schedule, Step
 
 __all__ = ["svg", "text", "trace"]
@@ -159,14 +160,4 @@ def _messages(step: Step) -> Iterator[tuple[int, int, Op, str]]:
     for transfer in step:
         joined.setdefault((transfer.src, transfer.dst, transfer.op), []).append(transfer.chunk)
     for (src, dst, op), chunks in joined.items():
-        yield src, dst, op, _runs(sorted(chunks))
-
-
-def _runs(chunks: list[int]) -> str:
-    runs: list[list[int]] = []
-    for chunk in chunks:
-        if runs and chunk == runs[-1][1] + 1:
-            runs[-1][1] = chunk
-        else:
-            runs.append([chunk, chunk])
-    return ",".join(f"c{first}" if first == last else f"c{first}-{last}" for first, last in runs)
+        yield src, dst, op, runs(sorted(chunks))

@@ -19,6 +19,8 @@ MAX_BOXES = 40
 QUADRATIC = ("one_shot",)
 """Algorithms that move p - 1 times the vector: hopeless above ``MAX_QUADRATIC_RANKS`` and slow to price."""
 MAX_QUADRATIC_RANKS = 64
+MAX_KEPT_RANKS = 64
+"""Schedules of more ranks are built anew each time: those of 1024 ranks take 30 MB each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,11 @@ def explore(
     return tuple(sorted(prices, key=lambda priced: priced.predicted_us))
 
 
-@lru_cache(maxsize=256)
 def built(name: str, collective: Collective, n_ranks: int) -> Schedule:
-    """Return :func:`~multiring.collectives.schedules.algorithms.build`'s schedule, kept for the next call."""
+    """Return :func:`~multiring.collectives.schedules.algorithms.build`'s schedule; small ones are kept."""
+    return (_kept if n_ranks <= MAX_KEPT_RANKS else build)(name, collective, n_ranks)
+
+
+@lru_cache(maxsize=256)
+def _kept(name: str, collective: Collective, n_ranks: int) -> Schedule:
     return build(name, collective, n_ranks)

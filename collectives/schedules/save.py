@@ -91,6 +91,7 @@ def _value(found: dict[str, Any], key: str, kind: type, where: str) -> Any:
 def _column(step: dict[str, Any], key: str, kind: type, where: str) -> list[Any]:
     column: list[Any] = _value(step, key, list, where)
     for value in column:
-        if type(value) is not kind or not -(2**31) <= int(value) < 2**31:
+        fits = value in (True, False) if kind is bool else isinstance(value, int) and -(2**31) <= value < 2**31
+        if type(value) is not kind or not fits:
             raise ScheduleError(f"{where}: got {value!r:.40} in {key}, wanted {kind.__name__} of 32 bits at most")
     return column

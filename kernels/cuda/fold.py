@@ -103,10 +103,11 @@ def make_part(arithmetic: Arithmetic, per_unit: int, n_units: int, stride: int) 
                 total = map_lanes(combine, wide, (total, map_lanes(load, wide, (x,), ())), ())
         out = map_lanes(store, destination, (map_lanes(finish, wide, (total,), (parameter,)),), ())
         skip = at * destination_bytes
-        for k in range(n_destinations):
-            store_lanes(
-                destination, per_unit, n_units, load_word(destinations + 8 * k) + skip, destination_stride, out
-            )
+        k = 0
+        while k < n_destinations:
+            at = load_word(destinations + 8 * k) + skip
+            store_lanes(destination, per_unit, n_units, at, destination_stride, out)
+            k += 1
 
     return device_function(part)
 
@@ -122,10 +123,14 @@ def make_head(source_bytes: int, destination_bytes: int) -> Callable[..., int]:
         else:
             before = (-load_word(destinations) & 15) >> destination_shift
         off = 0
-        for k in range(n_sources):
+        k = 0  # Not range(): its iterator is three instructions a trip in registers that the loop needs.
+        while k < n_sources:
             off |= load_word(sources + 8 * k) + (before << source_shift)
-        for k in range(n_destinations):
+            k += 1
+        k = 0
+        while k < n_destinations:
             off |= load_word(destinations + 8 * k) + (before << destination_shift)
+            k += 1
         return before if off & 15 == 0 else -1
 
     return device_function(head)

@@ -7,12 +7,11 @@ function of this project under its own name: a PTX twin, the plain function comp
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["SIMULATED", "Twin", "device", "device_function", "install", "polymorphic", "twin"]
+__all__ = ["SIMULATED", "Twin", "device", "device_function", "install", "native_bfloat16", "polymorphic", "twin"]
 
 SIMULATED = os.environ.get("NUMBA_ENABLE_CUDASIM", "0") not in ("", "0")
 """Whether this process runs CUDA kernels in Numba's simulator, which Numba decides when it is imported."""
@@ -80,9 +79,48 @@ def device_function(function: Callable[..., Any]) -> Callable[..., Any]:
     return cuda.jit(device=True, forceinline=True)(getattr(function, "py_func", function))  # type: ignore[no-any-return]
 
 
-@functools.cache
-def install() -> None:
-    """Enter all functions into Numba's CUDA target; for compiling only, never in the simulator."""
+_installed: dict[str, Any] = {}
+
+
+def install(native_bfloat16: bool) -> None:
+    """Enter all functions into Numba's CUDA target; for compiling only, never in the simulator.
+
+    Parameters
+    ----------
+    native_bfloat16 : bool
+        Whether the next kernels are for an architecture that rounds to bfloat16 by itself. Numba keeps one compiled
+        form of a device function whatever the architecture, so all are entered anew when this changes.
+    """
+    if not _installed:
+        _enter_primitives()
+    if _installed.get("native_bfloat16") == native_bfloat16:
+        return
+    _installed["native_bfloat16"] = native_bfloat16
+    from numba.cuda import types
+
+    from multiring.kernels.scalars import SCALARS
+
+    for function in dict.fromkeys((*SCALARS, *_devices)):
+        if function not in _twins:
+            _dispatchers.append(device_function(function))
+            _replace(function, types.Dispatcher(_dispatchers[-1]))
+
+
+def native_bfloat16() -> bool:
+    """Return what the functions were last installed for."""
+    return bool(_installed["native_bfloat16"])
+
+
+def _replace(function: Callable[..., Any], kind: Any) -> None:
+    from numba.cuda.descriptor import cuda_target
+
+    typing = cuda_target.typing_context
+    if typing._lookup_global(function) is not None:
+        typing._remove_global(function)
+    typing.insert_global(function, kind)
+
+
+def _enter_primitives() -> None:
     from numba.core.typing.templates import builtin_registry
     from numba.cuda import types
     from numba.cuda.core.imputils import Registry
@@ -91,33 +129,25 @@ def install() -> None:
 
     import multiring.kernels.cuda.lanes
     import multiring.kernels.cuda.ptx
+    import multiring.kernels.interpreter
+    import multiring.kernels.mail
     import multiring.kernels.rules  # noqa: F401
-    from multiring.kernels.scalars import SCALARS
 
-    typing, target = cuda_target.typing_context, cuda_target.target_context
-    typing.refresh()
-    target.refresh()
+    # What the host has registered comes in now, so that it cannot come in later and be preferred.
+    cuda_target.typing_context.refresh()
+    cuda_target.target_context.refresh()
     registry = Registry("multiring")
-
-    def replace(function: Callable[..., Any], kind: Any) -> None:
-        if typing._lookup_global(function) is not None:
-            typing._remove_global(function)
-        typing.insert_global(function, kind)
 
     def enter(function: Callable[..., Any], base: type[Any], lowering: Twin, *arguments: Any, **members: Any) -> None:
         # The key is new: under the function itself the target would find the host's code as well.
         key = (function, "cuda")
         template = type(f"{function.__name__}_cuda", (base,), {"key": key, **members})
-        replace(function, types.Function(template))
+        _replace(function, types.Function(template))
         registry.lower(key, *arguments)(lowering)
 
     for function, _ in builtin_registry.globals:
         if getattr(function, "__module__", "").startswith("multiring."):
-            replace(function, types.Function(_refusal(function, AbstractTemplate)))
-    for function in dict.fromkeys((*SCALARS, *_devices)):
-        if function not in _twins:
-            _dispatchers.append(device_function(function))
-            replace(function, types.Dispatcher(_dispatchers[-1]))
+            _replace(function, types.Function(_refusal(function, AbstractTemplate)))
     for function, (signature, lowering) in _twins.items():
         enter(function, ConcreteTemplate, lowering, *signature.args, cases=[signature])
     for function, (kind, lowering) in _generic.items():
@@ -126,7 +156,7 @@ def install() -> None:
             return kind(self.context, arguments)
 
         enter(function, AbstractTemplate, lowering, types.VarArg(types.Any), generic=generic, prefer_literal=True)
-    target.install_registry(registry)
+    cuda_target.target_context.install_registry(registry)
 
 
 def _refusal(function: Callable[..., Any], base: type[Any]) -> type[Any]:

@@ -13,8 +13,8 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from multiring.kernels import bits, primitives, scalars
-from multiring.kernels.cuda.homes import Twin, twin
+from multiring.kernels import bits, primitives, rules, scalars
+from multiring.kernels.cuda.homes import Twin, native_bfloat16, twin
 
 __all__ = ["all_threads", "barrier", "block_index", "n_blocks", "release_fence", "thread_index", "wait_ns"]
 
@@ -118,11 +118,7 @@ NATIVE_BFLOAT16 = (8, 0)
 
 def _lower_narrow_bfloat16(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     """Use the instruction where the architecture has it, and integer code of equal bits elsewhere."""
-    from numba.cuda.core import targetconfig
-
-    flags = targetconfig.ConfigStack.top_or_none()
-    capability = getattr(flags, "compute_capability", None) or (0, 0)
-    if tuple(capability[:2]) >= NATIVE_BFLOAT16:
+    if native_bfloat16():
         return _narrow_bfloat16(context, builder, signature, arguments)
     word, half = ir.IntType(32), ir.IntType(16)
     value = arguments[0]
@@ -134,6 +130,9 @@ def _lower_narrow_bfloat16(context: Any, builder: Any, signature: Any, arguments
 
 twin(_NARROW, _narrow_half, scalars.narrow_float16)
 twin(_NARROW, _lower_narrow_bfloat16, scalars.narrow_bfloat16)
+twin(
+    types.float32(types.float32), assembly("sqrt.rn.f32 $0, $1;", ordered=False), rules.square_root
+)
 twin(types.float32(types.uint16), assembly("cvt.f32.f16 $0, $1;", ordered=False), scalars.widen_float16)
 
 # --- threads --------------------------------------------------------------------------------------------------------

@@ -141,25 +141,23 @@ class Case:
     def sizes(self) -> list[tuple[int, int]]:
         """Return the elements of each rank's input and output; -1 where it has none."""
         n, name, root = self.n_ranks, self.schedule.collective.name, self.schedule.collective.root
-        parts = self.parts() if name != "all_to_all" else []
-        total = sum(self.counts) if self.counts is not None else self.count
-        sizes = []
-        for rank in range(n):
-            at_root = total if rank == root else -1
-            sizes.append(
-                {
-                    "all_reduce": lambda: (total, total),
-                    "reduce": lambda: (total, at_root),
-                    "broadcast": lambda: (at_root, total),
-                    "reduce_scatter": lambda: (total, parts[rank]),
-                    "all_gather": lambda: (parts[rank], total),
-                    "gather": lambda: (parts[rank], at_root),
-                    "scatter": lambda: (at_root, parts[rank]),
-                    "all_to_all": lambda: (int(self.matrix()[rank].sum()), int(self.matrix()[:, rank].sum())),
-                    "barrier": lambda: (-1, -1),
-                }[name]()
-            )
-        return sizes
+        if name == "all_to_all":
+            matrix = self.matrix()
+            return list(zip(matrix.sum(axis=1).tolist(), matrix.sum(axis=0).tolist(), strict=True))
+        total = self.count
+        whole, none = [total] * n, [-1] * n
+        at_root = [total if rank == root else -1 for rank in range(n)]
+        x, out = {
+            "all_reduce": (whole, whole),
+            "reduce": (whole, at_root),
+            "broadcast": (at_root, whole),
+            "reduce_scatter": (whole, self.parts()),
+            "all_gather": (self.parts(), whole),
+            "gather": (self.parts(), at_root),
+            "scatter": (at_root, self.parts()),
+            "barrier": (none, none),
+        }[name]
+        return list(zip(x, out, strict=True))
 
 
 def values(rng: np.random.Generator, count: int, case: Case) -> Array:
@@ -173,9 +171,9 @@ def values(rng: np.random.Generator, count: int, case: Case) -> Array:
         return (rng.integers(-9, 9, count) + 1j * rng.integers(-9, 9, count)).astype(numpy_dtype(dtype))
     if operation is not None and operation.name == "prod":
         return rng.choice([0.5, 1, 2, -1], count).astype(numpy_dtype(dtype))
-    whole = rng.integers(1, 5, count) * rng.choice([-1, 1], count).astype(np.float64)
+    whole: Array = rng.integers(1, 5, count) * rng.choice([-1, 1], count).astype(np.float64)
     if case.wire is not None and case.wire.itemsize < dtype.itemsize:
-        whole += rng.choice([-1, 0, 1], count) * 2.0 ** (-14 if dtype.itemsize == 4 else -40)
+        whole = whole + rng.choice([-1, 0, 1], count) * 2.0 ** (-14 if dtype.itemsize == 4 else -40)
         if case.wire.itemsize == 2:
             whole = np.round(whole * 2**14) / 2**14
     return whole.astype(numpy_dtype(dtype))
@@ -191,8 +189,9 @@ def combined(case: Case, inputs: list[Array]) -> Array:
     assert operation is not None
     name = operation.name
     if name == "premul_sum":
-        wide = np.float64 if "float64" in (case.dtype.name, case.request.wire_type.name) else np.float32
-        inputs = [(x.astype(wide) * wide(operation.scale)).astype(x.dtype if case.wire is None else wide) for x in inputs]
+        wide: Any = np.float64 if "float64" in (case.dtype.name, case.request.wire_type.name) else np.float32
+        scale = wide(operation.scale)
+        inputs = [(x.astype(wide) * scale).astype(x.dtype if case.wire is None else wide) for x in inputs]
         name = "sum"
     travels = [through_wire(case, x) for x in inputs]
     wide_name = case.accumulate.name if case.accumulate is not None else None

@@ -2,8 +2,8 @@
 
 It shares no code with the interpreter. A wait is satisfied once the awaited word has reached its value, and words only
 grow, so a step that may run stays so: if one order of execution ends, every order does. And if every two accesses to
-one place, of which one writes, are ordered by waits (:func:`check` proves it by vector clocks), every order computes the
-same: so one execution on symbolic values decides for all of them.
+one place, of which one writes, are ordered by waits (:func:`check` proves it by vector clocks), every order computes
+the same: so one execution on symbolic values decides for all of them.
 """
 
 from __future__ import annotations
@@ -94,8 +94,8 @@ def read_program(table: Table) -> Program:
                 row[r.INSTRUCTION_STEP],
                 bool(row[r.INSTRUCTION_POST]),
                 tuple(waits[row[r.INSTRUCTION_WAIT_BEGIN] : row[r.INSTRUCTION_WAIT_END]]),
-                tuple(operands[source : row[r.INSTRUCTION_SOURCE_END]]),  # type: ignore[arg-type]
-                tuple(operands[row[r.INSTRUCTION_SOURCE_END] : end]),  # type: ignore[arg-type]
+                tuple(operands[source : row[r.INSTRUCTION_SOURCE_END]]),
+                tuple(operands[row[r.INSTRUCTION_SOURCE_END] : end]),
             )
         )
     return Program(
@@ -172,9 +172,7 @@ class Machine:
                 piece = loop - row.skew
                 if not 0 <= piece < self.n_slices or (number < program.hoisted and loop == 0):
                     continue
-                waits = [
-                    (w.peer, (piece - w.lag) * program.stride + w.position) for w in row.waits if piece >= w.lag
-                ]
+                waits = [(w.peer, (piece - w.lag) * program.stride + w.position) for w in row.waits if piece >= w.lag]
                 post = loop * program.stride + number + 1 if row.posts else None
                 events.append(Event(rank, waits, row, piece, post))
         exits = [(w.peer, (self.n_slices - 1) * program.stride + w.position) for w in program.exits]

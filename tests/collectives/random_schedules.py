@@ -172,7 +172,7 @@ def random_box(seed: int, rows: int, columns: int) -> Schedule:
 
 
 def recursive_doubling(power: int) -> Schedule:
-    """Return an all_reduce of ``2 ** power`` ranks where partners exchange all they have: every slot is read and written."""
+    """Return an all_reduce of ``2 ** power`` ranks: partners exchange all they have, every slot is read and written."""
     n_ranks = 1 << power
     ranks = np.arange(n_ranks)
     steps = tuple(Step(ranks ^ (1 << bit), ranks, np.zeros_like(ranks), True) for bit in range(power))

@@ -31,9 +31,7 @@ def test_ten_elements_on_four_ranks() -> None:
     assert where.out_elements.tolist() == [3, 3, 2, 2]
 
 
-@given(
-    st.sampled_from(list(COLLECTIVES)), st.integers(1, 9), st.integers(1, 4), st.integers(0, 300), st.integers(0, 8)
-)
+@given(st.sampled_from(list(COLLECTIVES)), st.integers(1, 9), st.integers(1, 4), st.integers(0, 300), st.integers(0, 8))
 def test_chunks_cover_every_array_once(name: str, n_ranks: int, per_part: int, count: int, root: int) -> None:
     collective = Collective(name, root % n_ranks if COLLECTIVES[name].rooted else 0)
     n_chunks = collective.n_parts(n_ranks) * per_part
@@ -60,9 +58,7 @@ def test_chunks_cover_every_array_once(name: str, n_ranks: int, per_part: int, c
 def test_an_all_to_all_with_counts_is_numpys_split(n_ranks: int, data: st.DataObject) -> None:
     numbers = st.lists(st.integers(0, 9), min_size=n_ranks**2, max_size=n_ranks**2)
     table = np.array(data.draw(numbers)).reshape(n_ranks, n_ranks)
-    where = geometry(
-        Collective("all_to_all"), n_ranks, n_ranks**2, int(table.sum()), tuple(table.reshape(-1).tolist())
-    )
+    where = geometry(Collective("all_to_all"), n_ranks, n_ranks**2, int(table.sum()), tuple(table.reshape(-1).tolist()))
     assert where.x_elements.tolist() == table.sum(1).tolist()
     assert where.out_elements.tolist() == table.sum(0).tolist()
     for src, dst in itertools.product(range(n_ranks), repeat=2):

@@ -5,15 +5,22 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from multiring.collectives.drivers.control import Layout
-from multiring.collectives.drivers.in_process import PythonHome
-from multiring.collectives.schedules import COLLECTIVES
+from multiring.collectives.drivers.in_process import InProcess, PythonHome
+from multiring.collectives.plan import Plan
+from multiring.collectives.request import Request
+from multiring.collectives.schedules import COLLECTIVES, Choice, build
+from multiring.errors import MultiringError
+from multiring.kernels import memory
 from multiring.kernels.dtypes import DTYPES
+from multiring.kernels.loops import SCRATCH_BYTES, scratch
 from multiring.kernels.operations import OPERATIONS, Reduction, premul_sum
+from multiring.kernels.records import PROGRAM_EXIT_END, PROGRAM_WAITS, WAIT_POSITION
 from tests.collectives.node_calls import Case, layout_of, native_home, preempted, run, schedules_of
 from tests.kernels.span_harness import PAIRS
 
@@ -70,11 +77,13 @@ def cases(draw: Any, table: Any, most_ranks: int, most: int, n_ranks: int | None
     root = draw(st.integers(0, n - 1)) if COLLECTIVES[name].rooted else 0
     schedule = draw(st.sampled_from(schedules_of(name, n, root)))
     dtype, operation, wire, accumulate = draw(st.sampled_from(table))
+    count, explicit = draw(counts(name, n, most))
     flags = st.sampled_from([True, True, False])
     return Case(
         schedule,
         DTYPES[dtype],
-        *draw(counts(name, n, most)),
+        count,
+        explicit,
         operation=operation if COLLECTIVES[name].reduces else None,
         wire=DTYPES[wire] if wire else None,
         accumulate=DTYPES[accumulate] if accumulate and COLLECTIVES[name].reduces else None,
@@ -118,7 +127,9 @@ def test_every_algorithm_of_a_collective(name: str, data: st.DataObject, seed: i
     roots = range(n_ranks) if COLLECTIVES[name].rooted else (0,)
     layout_seed = data.draw(st.randoms(use_true_random=False))
     for schedule in schedules_of(name, n_ranks, layout_seed.choice(roots)):
-        count = layout_seed.choice([0, n_ranks * 3, n_ranks * 17, *([] if name == "all_to_all" else [1, n_ranks * 5 - 1])])
+        count = layout_seed.choice(
+            [0, n_ranks * 3, n_ranks * 17, *([] if name == "all_to_all" else [1, n_ranks * 5 - 1])]
+        )
         case = Case(
             schedule,
             DTYPES["float32"],
@@ -145,3 +156,27 @@ def test_calls_in_a_row_in_plain_python(data: st.DataObject, seed: int, n_ranks:
     slot_bytes = max(layout_of(case, 2, 64, 3).slot_bytes for case in row)
     with preempted(seed):
         run(row, PythonHome(), Layout(n_ranks, n_slots=3, slot_bytes=slot_bytes, eager_bytes=128), seed)
+
+
+def test_a_node_forgets_its_memory() -> None:
+    """Else a stale range would lie in the middle of a later array, and legal accesses be refused."""
+    memory.register(scratch(), SCRATCH_BYTES)
+    before = list(memory._starts)
+    node = InProcess(3, PythonHome(), layout=Layout(3, slot_bytes=256, eager_bytes=64))
+    assert len(memory._starts) > len(before)
+    del node
+    assert memory._starts == before
+
+
+def test_ranks_that_wait_for_ever_are_reported() -> None:
+    """The root leaves when rank 1 has read its input; here it waits for what rank 1 never does."""
+    schedule = build("chain:1", "broadcast", 2)
+    request = Request("broadcast", DTYPES["int64"])
+    choice = Choice(schedule, "chain", "a test asks for it", ())
+    plans = [Plan(request, choice, rank, 4) for rank in range(2)]
+    table = plans[0].program(3)
+    assert table[PROGRAM_EXIT_END] == 1
+    table[int(table[PROGRAM_WAITS]) + WAIT_POSITION] += 100
+    arrays = [(np.zeros(3, np.int64), np.zeros(3, np.int64)) for _ in range(2)]
+    with pytest.raises(MultiringError, match=r"rank 0 in call 0 after [0-9]+ advances: no progress"):
+        InProcess(2, PythonHome()).run(request, choice, arrays, 3, eager=False, plans=plans)

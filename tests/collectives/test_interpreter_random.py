@@ -53,9 +53,7 @@ def test_random_schedules_in_plain_python(
 
 
 @given(INTEGERS, st.integers(1, 4), st.integers(1, 4), st.integers(0, 30), FLAGS, st.sampled_from([1, 4]))
-def test_boxes_of_ranks(
-    seed: int, rows: int, columns: int, count: int, visible: tuple[bool, bool], piece: int
-) -> None:
+def test_boxes_of_ranks(seed: int, rows: int, columns: int, count: int, visible: tuple[bool, bool], piece: int) -> None:
     schedule = random_box(seed, rows, columns)
     verify(schedule)
     case = case_of(schedule, count, visible, seed)

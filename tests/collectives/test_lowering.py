@@ -201,4 +201,6 @@ def test_many_ranks_lower_to_as_many_instructions_as_transfers_need() -> None:
     staged = lower(build("direct", "all_to_all", n))
     assert {len(program) for program in staged.programs} == {2 * (n - 1) + 1}
     ring = lower(build("ring", "all_reduce", n), x_visible=True, out_visible=True)
-    assert {len(program) for program in ring.programs} == {2 * (n - 1) - 1}  # One copy is a store of the last reduction.
+    assert {len(program) for program in ring.programs} == {
+        2 * (n - 1) - 1
+    }  # One copy is a store of the last reduction.

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from multiring.collectives.lowering import Lowered, lower
-from multiring.collectives.schedules import COLLECTIVES, Collective, Schedule, algorithms_for, build, verify
+from multiring.collectives.schedules import (
+    COLLECTIVES,
+    Collective,
+    Op,
+    Schedule,
+    Step,
+    Transfer,
+    algorithms_for,
+    build,
+    verify,
+)
 from tests.collectives.program_model import (
     Deadlock,
     Machine,
@@ -36,7 +46,7 @@ VARIANTS: list[Flags] = [
 
 def machines(schedule: Schedule, flags: Flags, n_slices: int, n_slots: int = 3) -> Iterator[Machine]:
     """Lower a schedule, and yield its machine for calls out of place and in place."""
-    lowered: Lowered = lower(schedule, **flags, n_slots=n_slots)  # type: ignore[arg-type]
+    lowered: Lowered = lower(schedule, **flags, n_slots=n_slots)
     programs = read_programs(lowered, schedule.n_ranks)
     slices = 1 if flags.get("eager") else n_slices
     for in_place in (False, True):
@@ -60,7 +70,9 @@ def test_every_order_computes_the_same_for_built_schedules(name: str, n_ranks: i
 
 
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(1, 5), st.integers(3, 5))
-def test_every_order_computes_the_same_for_random_schedules(seed: int, n_ranks: int, n_slices: int, n_slots: int) -> None:
+def test_every_order_computes_the_same_for_random_schedules(
+    seed: int, n_ranks: int, n_slices: int, n_slots: int
+) -> None:
     prove(random_schedule(seed, n_ranks), n_slices, n_slots)
 
 
@@ -77,6 +89,27 @@ def test_partners_that_exchange_all_they_have(power: int) -> None:
 @pytest.mark.parametrize("n_steps", [1, 2, 3])
 def test_a_copy_onto_what_is_being_read(n_steps: int) -> None:
     prove(rotation(3, n_steps))
+
+
+def arrows(*texts: str) -> Step:
+    """Make a step of one chunk: ``"3+0"`` adds rank 3's into rank 0's, ``"0=1"`` copies rank 0's onto rank 1's."""
+    return Step.of([Transfer(int(t[0]), int(t[2]), 0, Op.REDUCE if t[1] == "+" else Op.COPY) for t in texts])
+
+
+@pytest.mark.parametrize("read_at", [0, 1, 2])
+def test_a_store_is_not_moved_before_a_read(read_at: int) -> None:
+    """Rank 0's sum of step 0 goes to rank 1 in step 2, onto what rank 2 reads before or just then."""
+    steps = [["3+0"], [], ["0=1"], ["2+1"], ["1=0", "1=2", "1=3"]]
+    steps[read_at].append("1+2")
+    prove(Schedule(Collective("all_reduce"), 4, 1, tuple(arrows(*step) for step in steps)))
+
+
+@pytest.mark.parametrize("write_at", [0, 1])
+def test_a_store_is_not_moved_before_a_write(write_at: int) -> None:
+    """Rank 0's sum of step 0 goes to rank 1 in step 2; rank 1 holds something else in between."""
+    steps = [["1+0", "2+0", "3+0"], [], ["0=1", "0=2", "0=3"]]
+    steps[write_at].append("2=1")
+    prove(Schedule(Collective("all_reduce"), 4, 1, tuple(arrows(*step) for step in steps)))
 
 
 # --- each wait is needed ---------------------------------------------------------------------------------------------
@@ -181,7 +214,10 @@ def test_the_model_sees_a_deadlock() -> None:
     programs = read_programs(lower(schedule), 3)
     stuck = [
         dataclasses.replace(
-            p, rows=[row._replace(waits=tuple(w._replace(position=w.position + 100) for w in row.waits)) for row in p.rows]
+            p,
+            rows=[
+                row._replace(waits=tuple(w._replace(position=w.position + 100) for w in row.waits)) for row in p.rows
+            ],
         )
         for p in programs
     ]

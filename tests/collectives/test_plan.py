@@ -42,9 +42,7 @@ def plan_of(
 @given(st.integers(0, 2**32), st.integers(1, 5), st.integers(0, 4))
 def test_words_say_what_was_lowered(seed: int, n_ranks: int, flags: int) -> None:
     schedule = random_schedule(seed, n_ranks)
-    lowered = lower(
-        schedule, x_visible=bool(flags & 1), out_visible=bool(flags & 2), eager=flags == 4, n_slots=4
-    )
+    lowered = lower(schedule, x_visible=bool(flags & 1), out_visible=bool(flags & 2), eager=flags == 4, n_slots=4)
     stride = max(map(len, lowered.programs))
     for rank, wanted in enumerate(lowered.programs):
         program = read_program(encode(lowered, rank, schedule.n_steps))
@@ -58,7 +56,7 @@ def test_words_say_what_was_lowered(seed: int, n_ranks: int, flags: int) -> None
             assert row.kind == instruction.kind
             assert row.chunk == instruction.chunk
             assert row.step == instruction.step
-            assert row.posts == instruction.awaited
+            assert row.posts is instruction.awaited
             assert row.skew == lowered.skews[instruction.step]
             assert row.sources == tuple((o.space, o.rank, o.place) for o in instruction.sources)
             assert row.destinations == tuple((o.space, o.rank, o.place) for o in instruction.destinations)
@@ -69,7 +67,7 @@ def test_words_say_what_was_lowered(seed: int, n_ranks: int, flags: int) -> None
                 awaited = lowered.programs[wait.rank][wait.index]
                 skew = lowered.skews[awaited.step]
                 assert position == (wait.rank, skew * stride + wait.index + 1, wait.lag)
-                assert awaited.awaited
+                assert awaited.awaited is True
 
 
 def test_programs_do_not_depend_on_the_count() -> None:

@@ -177,3 +177,11 @@ def test_an_environment_for_all_ranks_is_passed_over_by_a_part_of_them() -> None
 def test_only_a_box_can_be_automatic() -> None:
     with pytest.raises(ArgumentError, match="'torus': box: got 'auto', wanted sizes such as 4x8x8"):
         choose(ALL_REDUCE, 4, 64, algorithm="torus:auto")
+
+
+def test_the_reason_says_how_often_16_bit_sums_are_rounded() -> None:
+    said = "sums are rounded to 16 bits up to 3 times on their way"
+    assert said in choose(ALL_REDUCE, 4, 64, algorithm="ring", reduces16=True).reason
+    assert said not in choose(ALL_REDUCE, 4, 64, algorithm="ring").reason
+    assert "rounded" not in choose(ALL_REDUCE, 4, 64, algorithm="direct", reduces16=True).reason
+    assert "rounded" not in choose(Collective("all_gather"), 4, 64, algorithm="ring", reduces16=True).reason

@@ -57,6 +57,10 @@ def test_additions_take_their_time_on_the_rank_that_adds_most() -> None:
     p, n, gamma_us = 4, 1 << 20, 1 / (10.0 * 1000)
     plain, adding = (cost(build("ring", "all_reduce", p), full_mesh(p), n, gbs).total_us for gbs in (math.inf, 10.0))
     assert adding - plain == pytest.approx((p - 1) / p * n * gamma_us)
+    # At the root alone, while others idle.
+    at_root = build("one_shot", Collective("reduce", 2), p)
+    plain, adding = (cost(at_root, full_mesh(p), n, gbs).total_us for gbs in (math.inf, 10.0))
+    assert adding - plain == pytest.approx((p - 1) * n * gamma_us)
 
 
 def test_a_ring_that_crosses_the_network_once_beats_one_that_always_does() -> None:

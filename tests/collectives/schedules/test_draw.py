@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from xml.etree import ElementTree
 
 import pytest
@@ -35,7 +36,7 @@ def test_text_prices_steps_and_shortens_long_ones() -> None:
     schedule = build("direct", "all_gather", 5)
     lines = text(schedule, cost(schedule, host_topology(5, 1.0, 1.0), 5000, message_gap=0.0)).splitlines()
     assert lines[1].startswith("0  1→0 =c1  2→0 =c2")
-    assert lines[1].endswith("  … 4 more   5.00 us over shared memory to rank 0")
+    assert re.search(r"  … 4 more   5\.00 us over shared memory to rank \d$", lines[1])
     assert lines[2] == "5.00 us"
 
 
