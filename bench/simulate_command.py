@@ -182,7 +182,7 @@ def _collective(
             for nbytes in sizes:
                 found += explore_boxes(collective, machine, nbytes)
             continue
-        tried = names or candidates(collective, machine.n_ranks, boxes=False)
+        tried = names or candidates(collective, machine.n_ranks, boxes=False, topology=machine)
         here, impossible = points(collective, machine, sizes, tried)
         found += here
         notes |= {f"{name} on {machine.n_nodes} nodes": why for name, why in impossible.items() if name in names}
@@ -236,7 +236,7 @@ def _training(
         priced = {}
         for name in ("all_reduce", "reduce_scatter", "all_gather"):
             collective = Collective(name)
-            names = algorithms or quick_candidates(collective, topo.n_ranks)
+            names = algorithms or quick_candidates(collective, topo)
             if box is not None:
                 names = box_names(topo.n_ranks) if box == "auto" else (f"box:{box}",)
             priced[name] = prices(collective, topo, names)

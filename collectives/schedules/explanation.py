@@ -237,7 +237,7 @@ def _priced(other: Alternative, schedule: Schedule, topology: Topology, nbytes: 
     if other.predicted_us is not None:
         return other
     try:
-        rival = built(other.algorithm, schedule.collective, schedule.n_ranks)
+        rival = built(other.algorithm, schedule.collective, schedule.n_ranks, topology)
     except ScheduleError as error:
         return replace(other, reason=str(error))
     return replace(other, predicted_us=cost(rival, topology, nbytes).total_us)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from multiring.collectives.schedules.algorithms.box import STAGES, Box, factorisations
 from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.cost import cost
-from multiring.collectives.schedules.explore import built, candidates
+from multiring.collectives.schedules.explore import TOPOLOGY_RINGS, built, candidates
 from multiring.collectives.schedules.schedule import Schedule
 from multiring.collectives.schedules.volume import bytes_sent
 from multiring.errors import ScheduleError
@@ -33,7 +33,7 @@ MAX_REFINED = 3
 """The best of them, whose stages are then chosen one by one."""
 EXPLORED_STAGES = ("ring", "halving_doubling", "direct", "bidirectional_ring", "bruck")
 """Stage algorithms that are tried for each dimension."""
-QUICK = ("ring", "halving_doubling", "recursive_doubling", "bruck", "double_tree", "binomial")
+QUICK = ("ring", TOPOLOGY_RINGS, "halving_doubling", "recursive_doubling", "bruck", "double_tree", "binomial")
 """What :func:`quick_candidates` keeps for many ranks, besides boxes."""
 MAX_THOROUGH_RANKS = 64
 REFERENCE_BYTES = 1 << 16
@@ -114,7 +114,7 @@ def points(
     impossible: dict[str, str] = {}
     for name in names:
         try:
-            schedule = built(name, collective, topology.n_ranks)
+            schedule = built(name, collective, topology.n_ranks, topology)
         except ScheduleError as error:
             impossible[name] = str(error)
             continue
@@ -129,11 +129,11 @@ def box_names(n_ranks: int) -> tuple[str, ...]:
     return tuple("box:" + "x".join(map(str, dims)) for dims in shapes)
 
 
-def quick_candidates(collective: Collective, n_ranks: int) -> tuple[str, ...]:
+def quick_candidates(collective: Collective, topology: Topology) -> tuple[str, ...]:
     """Return the algorithms worth pricing, for many ranks without those whose steps join all with all."""
-    names = candidates(collective, n_ranks)
+    names = candidates(collective, topology.n_ranks, topology=topology)
     few = tuple(name for name in names if name.startswith("box:") or name in QUICK)
-    return few if few and n_ranks > MAX_THOROUGH_RANKS else names
+    return few if few and topology.n_ranks > MAX_THOROUGH_RANKS else names
 
 
 def explore_boxes(collective: Collective, topology: Topology, nbytes: int) -> list[Point]:
@@ -162,7 +162,7 @@ def price(name: str, collective: Collective, topology: Topology) -> Price:
     ScheduleError
         If it cannot be built for so many ranks.
     """
-    schedule = built(name, collective, topology.n_ranks)
+    schedule = built(name, collective, topology.n_ranks, topology)
     nbytes = schedule.n_chunks * REFERENCE_BYTES
     steps = cost(schedule, topology, nbytes).steps
     latency_us = sum(step.latency_us for step in steps)
@@ -203,7 +203,7 @@ def _refined(best: Point, collective: Collective, topology: Topology) -> Point:
         # Equal prices keep the ring, which comes first.
         stages[at] = min(trials, key=lambda stage: trials[stage])
     name = f"box:{Box(dims, tuple(stages))}"
-    return _point(name, built(name, collective, topology.n_ranks), topology, best.nbytes)
+    return _point(name, built(name, collective, topology.n_ranks, topology), topology, best.nbytes)
 
 
 def _point(name: str, schedule: Schedule, topology: Topology, nbytes: int) -> Point:
