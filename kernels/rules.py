@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.extending import register_jitable
 
 from multiring.kernels.primitives import primitive
 from multiring.kernels.scalars import scalar
 
-__all__ = ["RULES", "Rule", "square_root"]
+__all__ = ["RULES", "Rule", "elementwise", "square_root"]
 
 
 def _lower_square_root(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -224,3 +225,22 @@ def adafactor_row_direction(gradient: Any, column: Any, scale: Any, row: Any) ->
 def follow(direction: Any, master: Any, step: Any, shrink: Any) -> Any:
     """``shrink w - step direction``: the second pass of LAMB and Adafactor, whose steps hold norms of the first."""
     return (shrink * master - step * direction,)
+
+
+def elementwise(
+    function: Callable[..., Any], name: str, moments: tuple[str, ...], parameters: tuple[str, ...]
+) -> Rule:
+    """Return the rule of a user's function ``(gradient, weight, *moments, *parameters) -> (weight, *moments)``.
+
+    It is given the scaled gradient.
+    """
+    from numba import njit
+
+    inner = function if hasattr(function, "py_func") else njit(function, error_model="numpy")
+    n_arrays = 1 + len(moments)
+
+    def scaled(gradient: Any, *rest: Any) -> Any:
+        return inner(rest[n_arrays] * gradient, *(rest[:n_arrays] + rest[n_arrays + 1 :]))
+
+    whole = register_jitable(error_model="numpy")(scaled)
+    return Rule(name, whole, ("master", *moments), n_arrays, 0, ("scale", *parameters), 0)
