@@ -237,10 +237,11 @@ def elementwise(
     from numba import njit
 
     inner = function if hasattr(function, "py_func") else njit(function, error_model="numpy")
-    n_arrays = 1 + len(moments)
-
-    def scaled(gradient: Any, *rest: Any) -> Any:
-        return inner(rest[n_arrays] * gradient, *(rest[:n_arrays] + rest[n_arrays + 1 :]))
-
+    arrays = [f"a{k}" for k in range(1 + len(moments))]
+    values = [f"p{k}" for k in range(len(parameters))]
+    # Numba cannot take star arguments apart, so the function is written out for its number of arguments.
+    takes = ", ".join(["gradient", *arrays, "scale", *values])
+    gives = ", ".join(["scale * gradient", *arrays, *values])
+    scaled = eval(f"lambda {takes}: inner({gives})", {"inner": inner})
     whole = register_jitable(error_model="numpy")(scaled)
-    return Rule(name, whole, ("master", *moments), n_arrays, 0, ("scale", *parameters), 0)
+    return Rule(name, whole, ("master", *moments), len(arrays), 0, ("scale", *parameters), 0)
