@@ -96,14 +96,6 @@ def entries() -> Entries:
     return Entries()
 
 
-_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-
-
-def open_executors() -> list[Executor]:
-    """Return the executors of this process that live, to be closed when it ends."""
-    return list(_executors)
-
-
 class Executor:
     """Runs the calls of one communicator.
 
@@ -508,8 +500,16 @@ class Executor:
         )
 
 
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def open_executors() -> list[Executor]:
+    """Return the executors of this process that are not yet closed, those of split communicators too."""
+    return [e for e in list(_executors) if not e.closed or e.failed]
+
+
 def _disown_all() -> None:
-    for executor in open_executors():
+    for executor in list(_executors):
         executor.disown()
 
 

@@ -12,6 +12,7 @@ program does not depend on the count. What lowering adds:
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -158,9 +159,11 @@ class _Lowering:
         last : bool
             Nothing overwrites it.
         """
-        following = next((s for s in self.writes[rank, chunk] if s > step), None)
-        reads = [s for s in self.reads[rank, chunk] if s > step and (following is None or s <= following)]
-        return bool(reads), following is not None and following in reads, following is None
+        writes, reads = self.writes[rank, chunk], self.reads[rank, chunk]
+        at = bisect.bisect_right(writes, step)
+        following = writes[at] if at < len(writes) else self.schedule.n_steps
+        first, end = bisect.bisect_right(reads, step), bisect.bisect_right(reads, following)
+        return first < end, first < end and reads[end - 1] == following, at == len(writes)
 
     # --- where values lie -------------------------------------------------------------------------------------------
 
@@ -358,11 +361,10 @@ class _Lowering:
         self.instructions = kept[::-1]
         used = {o for i in self.instructions for o in (*i.sources, *i.destinations) if o.space == SPACE_SLOT}
         number: dict[Operand, Operand] = {}
-        for rank in range(self.n_ranks):
-            places = sorted(o.place for o in used if o.rank == rank)
-            self.n_places[rank] = len(places)
-            for new, old in enumerate(places):
-                number[Operand(SPACE_SLOT, rank, old)] = Operand(SPACE_SLOT, rank, new)
+        self.n_places = [0] * self.n_ranks
+        for old in sorted(used, key=lambda o: o.place):
+            number[old] = Operand(SPACE_SLOT, old.rank, self.n_places[old.rank])
+            self.n_places[old.rank] += 1
         for instruction in self.instructions:
             instruction.sources = [number.get(o, o) for o in instruction.sources]
             instruction.destinations = [number.get(o, o) for o in instruction.destinations]

@@ -162,15 +162,18 @@ def settle(context: int, call: int) -> int:
         return DONE
     epoch = get(context, CONTEXT_EPOCH)
     put(call, CALL_EPOCH, epoch)
+    verdict = DONE
+    # All lines, also after one that differs: the error tells what each rank called.
     for rank in range(get(context, CONTEXT_SIZE)):
         line = arrival_line(context, epoch, rank)
         code = wait_for(context, call, line, epoch, rank)
         if code != DONE:
             return code
         if load_relaxed(line + 8 * ARRIVAL_SIGNATURE) != SIGNATURE_REFUSED:
-            return MISMATCH
-    put(context, CONTEXT_PENDING, 0)
-    return DONE
+            verdict = MISMATCH
+    if verdict == DONE:
+        put(context, CONTEXT_PENDING, 0)
+    return verdict
 
 
 @register_jitable

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from multiring.collectives.drivers import heap as heap_module
 from multiring.collectives.drivers.heap import ALIGNMENT_BYTES, Heap, PeerHeap
 from multiring.collectives.drivers.segment import PAGE_BYTES
-from multiring.errors import ArgumentError, PeerLostError, SharedMemoryError
+from multiring.errors import ArgumentError, SharedMemoryError
 
 FIRST_BYTES = 4 * PAGE_BYTES
 LIMIT_BYTES = 32 * PAGE_BYTES
@@ -239,7 +239,7 @@ def test_a_peer_maps_what_the_directory_names(small_heap: Heap) -> None:
     assert ctypes.string_at(int(peer.bases[0]) + offset, 100) == b"\7" * 100
 
 
-def test_a_peer_that_has_ended_before_it_was_mapped(small_heap: Heap, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_has_ended_before_it_was_mapped(small_heap: Heap) -> None:
     kept = small_heap.allocate(100)
     peer = PeerHeap(os.getpid(), small_heap.directory.descriptor)
     child = os.fork()
@@ -247,7 +247,7 @@ def test_a_peer_that_has_ended_before_it_was_mapped(small_heap: Heap, monkeypatc
         os._exit(0)
     os.waitpid(child, 0)
     peer.pid = child
-    with pytest.raises(PeerLostError, match=f"process {child} ended before its symmetric arrays were mapped"):
+    with pytest.raises(SharedMemoryError, match=f"a peer's symmetric array: process {child} gave /proc/{child}/fd/"):
         peer.attach(0)
     del kept
 
