@@ -240,9 +240,13 @@ def write_plot(report: Report, path: str) -> None:
         lines.setdefault(tuple(row[key] for key in report.series), []).append((row[report.x], row[report.y]))
     figure, axes = pyplot.subplots(figsize=(8, 5), constrained_layout=True)
     for label, dots in lines.items():
-        text = ", ".join(f"{key} {value}" for key, value in zip(report.series, label, strict=True))
-        axes.plot(*zip(*sorted(dots), strict=True), marker=".", label=text)
-    axes.set(xscale="log", xlabel="ranks", ylabel="efficiency" if report.y == "efficiency" else "predicted time (µs)")
+        axes.plot(
+            *zip(*sorted(dots), strict=True), marker=".", label=_label(dict(zip(report.series, label, strict=True)))
+        )
+    axes.set(xlabel="ranks", ylabel="efficiency" if report.y == "efficiency" else "predicted time (µs)")
+    axes.set_xscale("log", base=2)
+    ranks = sorted({row[report.x] for row in report.document["results"]})
+    axes.set_xticks(ranks, labels=[str(count) for count in ranks], minor=False)
     if report.y != "efficiency":
         axes.set(yscale="log")
     axes.grid(True, which="major", alpha=0.3)
@@ -250,6 +254,14 @@ def write_plot(report: Report, path: str) -> None:
     axes.set_title(report.lines[0].removeprefix("# "))
     save_figure(figure, path, report.lines[0].removeprefix("# "))
     pyplot.close(figure)
+
+
+def _label(keys: dict[str, Any]) -> str:
+    if "overlap" in keys:
+        return (
+            f"{'overlap' if keys['overlap'] else 'no overlap'}, {'sharded' if keys['sharded'] else 'replicated'} update"
+        )
+    return ", ".join(f"{value} bytes" if key == "nbytes" else str(value) for key, value in keys.items())
 
 
 def _write(text: str, destination: str, stdout: TextIO) -> None:
