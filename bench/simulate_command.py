@@ -47,6 +47,9 @@ output.
 @click.option("--bytes", "sizes", default="100M", show_default=True, metavar="LIST", help="Sizes: 1K,64M or 1K:64M:4.")
 @click.option("--algorithm", "algorithms", multiple=True, metavar="NAME", help="Only this one; may be repeated.")
 @click.option("--box", metavar="4x8x8|auto", help="Only this box, or the best of all boxes for each node count.")
+@click.option(
+    "--slices", type=click.IntRange(min=1), default=1, show_default=True, help="Pieces that follow each other."
+)
 @click.option("--root", type=int, default=0, show_default=True, metavar="RANK", help="Of a rooted collective.")
 @click.option(
     "--workload",
@@ -68,6 +71,7 @@ def simulate(
     sizes: str,
     algorithms: tuple[str, ...],
     box: str | None,
+    slices: int,
     root: int,
     workload: str | None,
     dtype: str,
@@ -98,7 +102,11 @@ def simulate(
         if collective is not None:
             wanted = Collective(collective_name(collective), root)
             names = _check_names(wanted.name, algorithms, box)
-            report = _collective(wanted, topology, counts, parse_sizes(sizes), names, box)
+            report = _collective(wanted, topology, counts, parse_sizes(sizes), names, box, slices)
+        elif slices > 1:
+            raise ArgumentError(
+                f"--slices: got {slices} with --workload, whose buckets are slices; wanted a collective"
+            )
         else:
             for name in ("all_reduce", "reduce_scatter", "all_gather"):
                 _check_names(name, algorithms, box)
@@ -170,6 +178,7 @@ def _collective(
     sizes: tuple[int, ...],
     names: tuple[str, ...],
     box: str | None,
+    slices: int,
 ) -> Report:
     from multiring.collectives.schedules.explore import candidates
     from multiring.collectives.schedules.simulate import explore_boxes, points
@@ -180,10 +189,10 @@ def _collective(
     for machine in _machines(topology, counts):
         if box == "auto":
             for nbytes in sizes:
-                found += explore_boxes(collective, machine, nbytes)
+                found += explore_boxes(collective, machine, nbytes, slices)
             continue
         tried = names or candidates(collective, machine.n_ranks, boxes=False, topology=machine)
-        here, impossible = points(collective, machine, sizes, tried)
+        here, impossible = points(collective, machine, sizes, tried, slices)
         found += here
         notes |= {f"{name} on {machine.n_nodes} nodes": why for name, why in impossible.items() if name in names}
     if not found:

@@ -1,6 +1,10 @@
 """What a schedule takes on a machine, by the alpha-beta-gamma model on shared wires.
 
 a step  =  the latency of the rank with most messages  +  the fullest wire  +  the rank that adds most
+
+whole vector   launch | step 0     | step 1     | step 2     |
+two slices     launch | step 0 | step 1 | step 2 |                 the second slice follows the first by an interval: as
+                               | step 0 | step 1 | step 2 |        long as the busiest wire works for one slice
 """
 
 from __future__ import annotations
@@ -55,17 +59,43 @@ class StepCost:
         """All three."""
         return self.latency_us + self.transfer_us + self.reduction_us
 
+    def sliced_us(self, slices: int) -> float:
+        """Return what the step takes for one of so many slices."""
+        return self.latency_us + (self.transfer_us + self.reduction_us) / slices
+
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a schedule takes: its steps, one after another."""
+    """What a schedule takes: its steps, one after another, for one slice of the vector after another.
+
+    Attributes
+    ----------
+    steps : tuple of StepCost
+        Of the whole vector.
+    slices : int
+        Into how many pieces the vector is cut that follow each other through the steps.
+    busiest_us : float
+        Of the wire, or the adding rank, that works longest in all steps together.
+    launch_us : float
+        Before the first step.
+    """
 
     steps: tuple[StepCost, ...]
+    slices: int = 1
+    busiest_us: float = 0.0
+    launch_us: float = 0.0
+
+    @property
+    def interval_us(self) -> float:
+        """How far a slice is behind the one before it."""
+        slowest_us = max((step.sliced_us(self.slices) for step in self.steps), default=0.0)
+        return max(self.busiest_us / self.slices, slowest_us)
 
     @property
     def total_us(self) -> float:
-        """The sum of the steps."""
-        return math.fsum(step.total_us for step in self.steps)
+        """The launch, the steps of one slice, and an interval for each further slice."""
+        first_us = math.fsum(step.sliced_us(self.slices) for step in self.steps)
+        return self.launch_us + first_us + (self.slices - 1) * self.interval_us
 
 
 def cost(
@@ -74,6 +104,8 @@ def cost(
     nbytes: int,
     reduction_gbs: float = math.inf,
     message_gap: float = MESSAGE_GAP,
+    slices: int = 1,
+    launch_us: float = 0.0,
 ) -> Cost:
     """Predict the time of a schedule.
 
@@ -89,6 +121,11 @@ def cost(
         How fast one rank adds, in bytes of received summands; infinite where reading and adding overlap.
     message_gap : float
         What each further message that a rank sends, or receives, in a step adds, as a share of its latency, 0 to 1.
+    slices : int
+        Into how many pieces the vector is cut that follow each other through the steps: different wires then work at
+        once, and every step has its latency again for each slice.
+    launch_us : float
+        What it takes to start.
 
     Raises
     ------
@@ -100,14 +137,16 @@ def cost(
     Notes
     -----
     The bytes of all transfers of a step that cross one wire add up, whoever sends them: with a wire for each pair of
-    ranks instead, a good and a bad ring order would cost the same. Steps do not overlap, so the prediction of a
-    pipelined chain holds if its chunks are its slices.
+    ranks instead, a good and a bad ring order would cost the same. Steps of one slice do not overlap; a pipelined
+    chain has its own slices, its chunks.
     """
     if topology.n_ranks != schedule.n_ranks:
         raise ScheduleError(
             f"cost: got {schedule.algorithm} of {schedule.n_ranks} ranks on {topology.name} of {topology.n_ranks}, "
             "wanted equal numbers"
         )
+    if slices < 1 or not launch_us >= 0:
+        raise ScheduleError(f"cost: got {slices} slices and a launch of {launch_us} us, wanted at least 1 and 0")
     if nbytes < 0 or not reduction_gbs > 0 or not 0 <= message_gap <= 1:
         raise ScheduleError(
             f"cost: got {nbytes} bytes, {reduction_gbs} GB/s and a message gap of {message_gap}, "
@@ -115,10 +154,34 @@ def cost(
         )
     sizes = chunk_bytes(schedule, nbytes)
     crossings = _Crossings(_wires_of(topology), message_gap)
-    return Cost(tuple(_step_cost(step, sizes, crossings, reduction_gbs) for step in schedule.steps))
+    busy = _Busy(schedule.n_ranks)
+    steps = tuple(_step_cost(step, sizes, crossings, reduction_gbs, busy) for step in schedule.steps)
+    return Cost(steps, slices, busy.longest_us, launch_us)
 
 
-def _step_cost(step: Step, sizes: NDArray[np.int64], crossings: _Crossings, reduction_gbs: float) -> StepCost:
+class _Busy:
+    """How long each wire and each adding rank works, in all steps together."""
+
+    def __init__(self, n_ranks: int) -> None:
+        self.wires_us = np.zeros(0)
+        self.ranks_us = np.zeros(n_ranks)
+
+    def add(self, wires_us: NDArray[np.float64], ranks_us: NDArray[np.float64]) -> None:
+        """Add a step; wires that it is the first to cross come last."""
+        wires_us = wires_us.copy()
+        wires_us[: self.wires_us.size] += self.wires_us
+        self.wires_us = wires_us
+        self.ranks_us += ranks_us
+
+    @property
+    def longest_us(self) -> float:
+        """Of the busiest one."""
+        return float(max(self.wires_us.max(initial=0.0), self.ranks_us.max()))
+
+
+def _step_cost(
+    step: Step, sizes: NDArray[np.int64], crossings: _Crossings, reduction_gbs: float, busy: _Busy
+) -> StepCost:
     if not len(step):
         return StepCost(0.0, 0.0, 0.0, None, 0)
     moved = sizes[step.chunk]
@@ -128,11 +191,13 @@ def _step_cost(step: Step, sizes: NDArray[np.int64], crossings: _Crossings, redu
     load = np.bincount(crossing.resource, weights=messages[crossing.crosser], minlength=len(wires.resources))
     times_us = load / (np.array(wires.bandwidths_gbs) * BYTES_PER_US)
     worst = int(times_us.argmax())
-    added = np.bincount(step.dst[step.reduce], weights=moved[step.reduce], minlength=1).max()
+    added = np.bincount(step.dst[step.reduce], weights=moved[step.reduce], minlength=crossings.n_ranks)
+    added_us = added / (reduction_gbs * BYTES_PER_US)
+    busy.add(times_us, added_us)
     return StepCost(
         crossing.latency_us,
         float(times_us[worst]),
-        float(added / (reduction_gbs * BYTES_PER_US)),
+        float(added_us.max()),
         wires.resources[worst],
         int(load[worst]),
     )
@@ -197,6 +262,7 @@ class _Crossings:
 
     def __init__(self, wires: _Wires, message_gap: float) -> None:
         self.wires = wires
+        self.n_ranks = wires.topology.n_ranks
         self.message_gap = message_gap
         self._steps: dict[bytes, _Crossing] = {}
 
@@ -208,7 +274,7 @@ class _Crossings:
         return self._steps[key]
 
     def _find(self, step: Step) -> _Crossing:
-        n_ranks = self.wires.topology.n_ranks
+        n_ranks = self.n_ranks
         pairs, message = np.unique(step.src.astype(np.int64) * n_ranks + step.dst, return_inverse=True)
         ends = np.divmod(pairs, n_ranks)
         paths = [self.wires.path(src, dst) for src, dst in zip(*(end.tolist() for end in ends), strict=True)]

@@ -90,7 +90,7 @@ class Price:
 
 
 def points(
-    collective: Collective, topology: Topology, sizes: Sequence[int], names: Iterable[str]
+    collective: Collective, topology: Topology, sizes: Sequence[int], names: Iterable[str], slices: int = 1
 ) -> tuple[list[Point], dict[str, str]]:
     """Predict algorithms for sizes on one machine.
 
@@ -102,6 +102,8 @@ def points(
         Bytes.
     names : iterable of str
         Algorithms, with their arguments.
+    slices : int
+        As in :func:`~multiring.collectives.schedules.cost.cost`.
 
     Returns
     -------
@@ -118,7 +120,7 @@ def points(
         except ScheduleError as error:
             impossible[name] = str(error)
             continue
-        found += [_point(name, schedule, topology, nbytes) for nbytes in sizes]
+        found += [_point(name, schedule, topology, nbytes, slices) for nbytes in sizes]
     found.sort(key=lambda point: (sizes.index(point.nbytes), point.predicted_us))
     return found, impossible
 
@@ -136,20 +138,20 @@ def quick_candidates(collective: Collective, topology: Topology) -> tuple[str, .
     return few if few and topology.n_ranks > MAX_THOROUGH_RANKS else names
 
 
-def explore_boxes(collective: Collective, topology: Topology, nbytes: int) -> list[Point]:
+def explore_boxes(collective: Collective, topology: Topology, nbytes: int, slices: int = 1) -> list[Point]:
     """Try every box on a machine, and for the best ones every algorithm of :data:`EXPLORED_STAGES` in each stage.
 
-    A stage's price does not depend on the other stages' algorithms, so choosing them one by one finds the best
-    combination.
+    In one slice a stage's price does not depend on the other stages' algorithms, so choosing them one by one finds the
+    best combination; of several slices it finds a good one.
 
     Returns
     -------
     list of Point
         The cheapest first.
     """
-    found, _ = points(collective, topology, [nbytes], box_names(topology.n_ranks))
+    found, _ = points(collective, topology, [nbytes], box_names(topology.n_ranks), slices)
     for best in found[:MAX_REFINED]:
-        found.append(_refined(best, collective, topology))
+        found.append(_refined(best, collective, topology, slices))
     # A refined box may be the ring box that it started from.
     return sorted({point.algorithm: point for point in found}.values(), key=lambda point: point.predicted_us)
 
@@ -189,7 +191,7 @@ def prices(collective: Collective, topology: Topology, names: Iterable[str]) -> 
     return found
 
 
-def _refined(best: Point, collective: Collective, topology: Topology) -> Point:
+def _refined(best: Point, collective: Collective, topology: Topology, slices: int) -> Point:
     """Return a box with the best algorithm in each of its stages."""
     dims = Box.parse(best.algorithm.removeprefix("box:")).dims
     stages = ["ring"] * len(dims)
@@ -199,14 +201,14 @@ def _refined(best: Point, collective: Collective, topology: Topology) -> Point:
             if stage in STAGES:
                 tried = Box(dims, (*stages[:at], stage, *stages[at + 1 :]))
                 schedule = built(f"box:{tried}", collective, topology.n_ranks)
-                trials[stage] = cost(schedule, topology, best.nbytes).total_us
+                trials[stage] = cost(schedule, topology, best.nbytes, slices=slices).total_us
         # Equal prices keep the ring, which comes first.
         stages[at] = min(trials, key=lambda stage: trials[stage])
     name = f"box:{Box(dims, tuple(stages))}"
-    return _point(name, built(name, collective, topology.n_ranks, topology), topology, best.nbytes)
+    return _point(name, built(name, collective, topology.n_ranks, topology), topology, best.nbytes, slices)
 
 
-def _point(name: str, schedule: Schedule, topology: Topology, nbytes: int) -> Point:
+def _point(name: str, schedule: Schedule, topology: Topology, nbytes: int, slices: int) -> Point:
     return Point(
         topology.n_nodes,
         topology.n_ranks,
@@ -215,5 +217,5 @@ def _point(name: str, schedule: Schedule, topology: Topology, nbytes: int) -> Po
         name,
         schedule.n_steps,
         int(bytes_sent(schedule, nbytes).max()),
-        cost(schedule, topology, nbytes).total_us,
+        cost(schedule, topology, nbytes, slices=slices).total_us,
     )

@@ -166,6 +166,15 @@ def test_bad_usage_is_one_line_and_status_2(
     assert err.count("\n") == 1
 
 
+def test_slices_overlap_fabrics(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("all_reduce", "--topology", "dgx-a100", "--nodes", "4", "--bytes", "256M", "--box", "8x4")
+    (whole,), (sliced,) = (report(capsys, *words, "--slices", count)["results"] for count in ("1", "16"))
+    assert sliced["predicted_us"] < whole["predicted_us"]
+    status, _, err = run(capsys, "--workload", "ncf", "--topology", "pcie-4", "--slices", "2")
+    assert status == 2
+    assert "--slices: got 2 with --workload" in err
+
+
 def test_lists() -> None:
     assert parse_nodes("1, 2,2,64") == (1, 2, 64)
     assert parse_sizes("1K:8K,100,1K") == (1024, 2048, 4096, 8192, 100)

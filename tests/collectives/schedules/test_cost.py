@@ -120,3 +120,39 @@ def test_messages_of_a_rank_queue_but_chunks_of_a_message_do_not() -> None:
         (apart, 0.5, ALPHA_US),
     ]:
         assert cost(schedule, mesh, 0, message_gap=gap).total_us == pytest.approx(wanted_us)
+
+
+def test_slices_let_different_wires_work_at_once() -> None:
+    # Two hops over wires of their own: 2 us and 10 us each, and a launch of 3 us.
+    schedule = Schedule(Collective("broadcast"), 3, 1, (Step([0], [1], [0], False), Step([1], [2], [0], False)))
+    n = 10 * 100_000
+    whole, halves, tenths = (
+        cost(schedule, full_mesh(3), n, slices=slices, launch_us=3.0).total_us for slices in (1, 2, 10)
+    )
+    assert whole == pytest.approx(3 + 2 * (2 + 10))
+    assert halves == pytest.approx(3 + 2 * (2 + 5) + 7)
+    assert tenths == pytest.approx(3 + 2 * (2 + 1) + 9 * 3)
+
+
+def test_slices_are_no_help_where_one_wire_does_all() -> None:
+    # In a ring every wire works in every step: 6 steps of n / 4, however it is cut.
+    n = 1 << 26
+    for slices in (1, 2, 8):
+        price = cost(build("ring", "all_reduce", 4), full_mesh(4), n, slices=slices)
+        transfer_us = 6 * n / 4 * BETA_US
+        assert price.busiest_us == pytest.approx(transfer_us)
+        assert transfer_us <= price.total_us <= transfer_us * 1.05
+
+
+def test_a_box_gains_by_slices_on_two_fabrics() -> None:
+    schedule, n = build("box:4x2", "all_reduce", 8), 1 << 26
+    whole, sliced = (cost(schedule, two_nodes(), n, slices=slices).total_us for slices in (1, 16))
+    # Four ranks share a NIC: it is busy for 2 (p1 - 1)/p1 n = n of each node, and NVLink for less.
+    assert n / 25e3 < sliced < whole
+
+
+def test_additions_bound_the_interval_too() -> None:
+    price = cost(build("one_shot", "all_reduce", 4), full_mesh(4), 1 << 20, 1.0, slices=4)
+    assert price.busiest_us == pytest.approx(3 * (1 << 20) / 1e3)
+    with pytest.raises(ScheduleError, match=r"cost: got 0 slices and a launch of 0.0 us, wanted at least 1 and 0"):
+        cost(build("ring", "all_reduce", 4), full_mesh(4), 1, slices=0)
