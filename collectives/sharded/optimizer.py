@@ -6,14 +6,14 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.arrays import View, address_of, view_of
+from multiring.collectives.arrays import View, view_of
 from multiring.collectives.communicator.check import input_view, output_view
 from multiring.collectives.sharded.accumulate import Accumulator
 from multiring.collectives.sharded.agree import agree
@@ -21,7 +21,7 @@ from multiring.collectives.sharded.buckets import Bucket
 from multiring.collectives.sharded.groups import rules_of
 from multiring.collectives.sharded.rules import UpdateRule
 from multiring.collectives.sharded.stream import FlatTensors, Stream
-from multiring.collectives.sharded.updates import Updates, updates_of
+from multiring.collectives.sharded.updates import updates_of
 from multiring.errors import ArgumentError, ArgumentTypeError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 
