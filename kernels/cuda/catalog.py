@@ -213,14 +213,23 @@ def _updates() -> Iterator[Kernel]:
 
 
 def _steps() -> Iterator[Kernel]:
-    specs = [StepSpec(DTYPES[dtype], DTYPES[dtype]) for dtype in ("uint8", "float16", "float32", "float64", "complex128")]
+    specs = [
+        StepSpec(DTYPES[dtype], DTYPES[dtype]) for dtype in ("uint8", "float16", "float32", "float64", "complex128")
+    ]
     for dtype in (*INTEGERS, *FLOATS, "bool", "complex64", "complex128"):
         kind = DTYPES[dtype].kind
-        ops = {"int": ("sum", "max", "bxor"), "uint": ("sum", "max", "bxor"), "bool": ("max", "min"), "complex": ("sum",)}
+        ops = {
+            "int": ("sum", "max", "bxor"),
+            "uint": ("sum", "max", "bxor"),
+            "bool": ("max", "min"),
+            "complex": ("sum",),
+        }
         for op in ops.get(kind, ("sum", "prod", "max", "min", "avg")):
             specs.append(StepSpec(DTYPES[dtype], DTYPES[dtype], OPERATIONS[op]))
     for dtype, wire in itertools.permutations(FLOATS[:3], 2):
-        specs += [StepSpec(DTYPES[dtype], DTYPES[wire], operation) for operation in (OPERATIONS["sum"], premul_sum(1.0))]
+        specs += [
+            StepSpec(DTYPES[dtype], DTYPES[wire], operation) for operation in (OPERATIONS["sum"], premul_sum(1.0))
+        ]
     for spec in specs:
         yield fused_kernel(spec)
         yield stepped_kernel(spec)

@@ -186,9 +186,7 @@ class Driver:
 
     def resident_blocks(self, kernel: Kernel) -> int:
         """Return how many blocks of a kernel the GPU holds at once."""
-        per_processor = self._driver.occupancyMaxActiveBlocksPerMultiprocessor(
-            self.function(kernel), kernel.threads, 0
-        )
+        per_processor = self._driver.occupancyMaxActiveBlocksPerMultiprocessor(self.function(kernel), kernel.threads, 0)
         return int(per_processor) * self.processors
 
     def prepare(self, kernel: Kernel, arguments: Sequence[int], blocks: int, *kept: Any) -> Prepared:
