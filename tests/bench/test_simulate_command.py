@@ -32,7 +32,9 @@ def report(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 
 def test_the_best_box_of_each_node_count(capsys: pytest.CaptureFixture[str]) -> None:
-    found = report(capsys, "all_reduce", "--topology", "s822lc", "--nodes", "1,4,16", "--bytes", "100M", "--box", "auto")
+    found = report(
+        capsys, "all_reduce", "--topology", "s822lc", "--nodes", "1,4,16", "--bytes", "100M", "--box", "auto"
+    )
     assert [(one["nodes"], one["n_ranks"]) for one in found["best"]] == [(1, 4), (4, 16), (16, 64)]
     for one in found["best"]:
         rivals = [row for row in found["results"] if row["nodes"] == one["nodes"]]
@@ -48,7 +50,16 @@ def test_the_best_box_of_each_node_count(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_algorithms_over_sizes_as_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(
-        capsys, "all_gather", "--topology", "host-4", "--bytes", "1K:16K:4", "--algorithm", "ring", "--algorithm", "bruck"
+        capsys,
+        "all_gather",
+        "--topology",
+        "host-4",
+        "--bytes",
+        "1K:16K:4",
+        "--algorithm",
+        "ring",
+        "--algorithm",
+        "bruck",
     )
     rows = [line.split() for line in out.splitlines() if not line.startswith("#")]
     assert status == 0

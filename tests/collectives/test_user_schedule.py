@@ -60,7 +60,9 @@ def test_a_broken_one_is_refused_and_the_communicator_lives() -> None:
         x = np.ones(10, np.float32)
         with pytest.raises(ScheduleError, match=r"mine all_reduce of 3 ranks, .*rank \d chunk \d lacks rank\(s\) \[\d"):
             comm.all_reduce(x, schedule=without(ring, 0, 1))
-        with pytest.raises(ScheduleError, match=r"mine all_reduce of 3 ranks, after the last of 2 steps: rank 2 chunk 0"):
+        with pytest.raises(
+            ScheduleError, match=r"mine all_reduce of 3 ranks, after the last of 2 steps: rank 2 chunk 0"
+        ):
             comm.all_reduce(x, schedule=without(STAR, 1, 1))
         twice = Schedule(STAR.collective, 3, 1, (STAR.steps[0], STAR.steps[0], STAR.steps[1]), "mine")
         with pytest.raises(ScheduleError, match=r"step 1: rank 0 chunk 0 gets rank\(s\) \[1, 2\] added twice"):

@@ -30,7 +30,9 @@ def test_every_box_is_tried(n_ranks: int, n_boxes: int) -> None:
 def test_points_are_prices_and_sorted() -> None:
     topology = load("s822lc", 2)
     found, impossible = points(ALL_REDUCE, topology, [1000, 1 << 20], ["ring", "box:3x3", "direct"])
-    assert [(point.nbytes, point.n_nodes, point.n_ranks) for point in found] == [(1000, 2, 8)] * 2 + [(1 << 20, 2, 8)] * 2
+    assert [(point.nbytes, point.n_nodes, point.n_ranks) for point in found] == [(1000, 2, 8)] * 2 + [
+        (1 << 20, 2, 8)
+    ] * 2
     assert list(impossible) == ["box:3x3"]
     assert "got 8 ranks, wanted 9" in impossible["box:3x3"]
     for point in found:

@@ -51,7 +51,7 @@ def test_ordered_calls_pass_them_over() -> None:
 def test_without_machines_there_are_none() -> None:
     assert TOPOLOGY_RINGS not in candidates(ALL_REDUCE, 4, topology=host_topology(4))
     assert TOPOLOGY_RINGS not in candidates(Collective("broadcast"), 8, topology=load("dgx1-v100", 1))
-    with pytest.raises(ScheduleError, match="multi_ring: got no ring orders, .*multi_ring:topology needs a topology"):
+    with pytest.raises(ScheduleError, match=r"multi_ring: got no ring orders, .*multi_ring:topology needs a topology"):
         choose(ALL_REDUCE, 4, 64, algorithm=TOPOLOGY_RINGS)
     with pytest.raises(ArgumentError, match="'multi_ring': got 'x' after its colon, wanted a number of rings, or topo"):
         choose(ALL_REDUCE, 4, 64, algorithm="multi_ring:x")
