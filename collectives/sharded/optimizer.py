@@ -181,7 +181,9 @@ class ShardedOptimizer:
     ) -> None:
         where = "ShardedOptimizer"
         if not isinstance(rule, UpdateRule):
-            raise ArgumentTypeError(f"{where}: rule: got {rule!r}, wanted one of multiring.optim, such as Adam(lr=1e-3)")
+            raise ArgumentTypeError(
+                f"{where}: rule: got {rule!r}, wanted one of multiring.optim, such as Adam(lr=1e-3)"
+            )
         if dtype_of(master).name != "float32":
             raise ArgumentTypeError(
                 f"{where}: master: got {dtype_of(master).name}, wanted 'float32': an update below half a unit of a "
@@ -208,9 +210,7 @@ class ShardedOptimizer:
         }  # fmt: skip
         return [*lines, *(f"{name}={value!r}" for name, value in settings.items())]
 
-    def _make_streams(
-        self, group: Any, flat: Any, wires: Sequence[DType | None], bucket_bytes: int
-    ) -> list[Stream]:
+    def _make_streams(self, group: Any, flat: Any, wires: Sequence[DType | None], bucket_bytes: int) -> list[Stream]:
         members: dict[DType, list[int]] = {}
         for tensor, view in enumerate(self._views):
             members.setdefault(view.dtype, []).append(tensor)
