@@ -39,7 +39,7 @@ additions. A transfer names the wire that holds it up. --diff exits 1 where the 
 @click.option("--root", type=int, default=0, show_default=True, metavar="RANK", help="Of a rooted collective.")
 @click.option("--order", type=click.Choice(["rank"]), help="Only algorithms that add in ascending rank.")
 @click.option("--load", "load_file", metavar="FILE", help="Show a saved plan instead of making one.")
-@click.option("--diff", "diff_file", metavar="FILE", help="Say in what a saved plan differs from this one.")
+@click.option("--diff", "diff_file", metavar="FILE", help="Say in what this plan differs from a saved one.")
 @click.option("--json", "as_json", is_flag=True, help="JSON on standard output instead of text.")
 @click.option("--svg", "svg_file", metavar="FILE", help="Write a picture: ranks as lanes, transfers as arrows.")
 @click.option("--trace", "trace_file", metavar="FILE", help="Write a trace for Perfetto or chrome://tracing.")
@@ -150,7 +150,7 @@ def _made(
 def _compare(shown: Explanation, other: Explanation, as_json: bool) -> int:
     from multiring.collectives.schedules.saved_plan import differences
 
-    found = differences(shown, other)
+    found = differences(other, shown)
     if as_json:
         click.echo(json.dumps({"same": not found, "differences": list(found)}, indent=1))
     else:

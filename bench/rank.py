@@ -13,6 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from multiring.bench import machine, report
+from multiring.bench.cases import Case
 from multiring.bench.console import complain
 from multiring.bench.contender import Ours
 from multiring.bench.documents import document, dump, write_csv
@@ -108,7 +109,7 @@ def _measure(request: Request, world: World, binding: str, arguments: list[str])
         for name in _algorithms(request, world.size)
     ]
     peers = [make_peer(name, world.mpi) for name in request.peers]
-    sweep = Sweep(world, settings, ours, peers, limit, barrier, allocate, Ours.algorithm_name)
+    sweep = Sweep(world, settings, ours, peers, limit, barrier, allocate, Ours.algorithm_name, _predicted_us)
     config = _config(request, world, bindings, pairs, peers)
     output = sys.stderr if request.json == "-" else sys.stdout
     notes = [*_notes(config, bindings, pairs), *notes]
@@ -149,6 +150,11 @@ def _algorithms(request: Request, n_ranks: int) -> list[str | None]:
             continue  # such as those that need a power of two
         able.append(name)
     return able
+
+
+def _predicted_us(ours: Ours, case: Case, in_place: bool) -> float | None:
+    del in_place  # the plan is the same
+    return ours.predicted_us(case)
 
 
 def _symmetric(comm: Any, nbytes: int) -> Any:

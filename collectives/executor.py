@@ -24,6 +24,7 @@ from multiring.collectives.plan import Plan
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice, choose
 from multiring.collectives.schedules.collective import Collective
+from multiring.collectives.schedules.explanation import Explanation, explain
 from multiring.errors import CommunicatorClosed, LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 from multiring.kernels.records import (
@@ -207,9 +208,21 @@ class Executor:
             self._invocations.popitem(last=False)
         return invocation
 
+    def explain(self, request: Request, count: int) -> Explanation:
+        """Return the plan of a call with its price on the topology, the reason for it, and the alternatives."""
+        wire = request.wire_type
+        return explain(
+            self.choose(request, count),
+            count * request.dtype.itemsize,
+            self.topology,
+            request.dtype.name,
+            wire.name,
+            count * wire.itemsize,
+        )
+
     def describe(self, request: Request, count: int) -> str:
-        """Return the plan of a call, the reason for it, and the alternatives."""
-        return str(self.plan(request, count))
+        """Return :meth:`explain`'s answer as text."""
+        return str(self.explain(request, count))
 
     # --- running ----------------------------------------------------------------------------------------------------
 
@@ -487,8 +500,16 @@ class Executor:
         )
 
 
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def open_executors() -> list[Executor]:
+    """Return the executors of this process that are not yet closed, those of split communicators too."""
+    return [e for e in list(_executors) if not e.closed or e.failed]
+
+
 def _disown_all() -> None:
-    for executor in open_executors():
+    for executor in list(_executors):
         executor.disown()
 
 

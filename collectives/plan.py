@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from multiring.collectives.lowering import MOST_VERSIONS, Instruction, Lowered, Operand, Wait, lower
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice
+from multiring.collectives.schedules.draw import text
+from multiring.collectives.schedules.explanation import Explanation, explain
 from multiring.collectives.schedules.geometry import Geometry, geometry
 from multiring.errors import ScheduleError
 from multiring.kernels.records import (
@@ -46,6 +48,7 @@ from multiring.kernels.records import (
     VARIANT_X,
     WAIT_WORDS,
 )
+from multiring.topology.model import Topology
 
 __all__ = ["EAGER", "Plan", "Table", "encode"]
 
@@ -224,18 +227,27 @@ class Plan:
                 state = zlib.crc32(_code_of(operation.function), state)
         return state & 0xFFFFFF
 
+    def explain(self, count: int, topology: Topology | None = None) -> Explanation:
+        """Return the plan as people and programs read it, for ``count`` elements on a machine.
+
+        The plan itself depends on neither: without a topology there are no prices.
+        """
+        dtype, wire = self.request.dtype, self.request.wire_type
+        nbytes = count * dtype.itemsize
+        return explain(self.choice, nbytes, topology, dtype.name, wire.name, count * wire.itemsize)
+
+    def to_json(self, count: int, topology: Topology | None = None) -> dict[str, Any]:
+        """Return :meth:`explain`'s answer as plain data."""
+        return self.explain(count, topology).to_json()
+
+    def trace(self, count: int, topology: Topology) -> str:
+        """Return the predicted times of ``count`` elements on a machine in the Trace Event Format."""
+        return self.explain(count, topology).trace()
+
     def __str__(self) -> str:
-        collective = self.schedule.collective
-        request = self.request
-        size = f"{self.schedule.n_ranks} ranks, {self.schedule.n_chunks} chunks"
-        n_steps = self.schedule.n_steps
-        lines = [
-            f"{collective.name} of {request.dtype.name}, {size}: {self.choice.algorithm}, {n_steps} steps",
-            f"  because {self.choice.reason}",
-        ]
-        for number, step in enumerate(self.schedule.steps):
-            lines.append(f"  step {number}: " + "  ".join(str(t) for t in step))
-        lines.extend(f"  not {other.algorithm}: {other.reason}" for other in self.choice.alternatives)
+        schedule = self.schedule
+        lines = [f"{self.request.dtype.name}, because {self.choice.reason}", text(schedule)]
+        lines += [f"not {other.algorithm}: {other.reason}" for other in self.choice.alternatives]
         return "\n".join(lines)
 
 

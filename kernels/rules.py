@@ -18,11 +18,12 @@ from typing import Any
 import numpy as np
 from llvmlite import ir
 from numba import types
+from numba.extending import register_jitable
 
 from multiring.kernels.primitives import primitive
 from multiring.kernels.scalars import scalar
 
-__all__ = ["RULES", "Rule", "square_root"]
+__all__ = ["RULES", "Rule", "elementwise", "square_root"]
 
 
 def _lower_square_root(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -210,9 +211,7 @@ def lamb_direction(
     return mean, square, (mean * correction1) / size + decay * master
 
 
-@_rule(
-    ("second", "direction"), ("scale", "beta2", "rest2", "floor"), n_read=1, first_written=0, weight=None
-)
+@_rule(("second", "direction"), ("scale", "beta2", "rest2", "floor"), n_read=1, first_written=0, weight=None)
 def adafactor_direction(gradient: Any, second: Any, scale: Any, beta2: Any, rest2: Any, floor: Any) -> Any:
     """Adafactor for what is not a matrix: ``v = beta2 v + rest2 (g g + floor); g / sqrt(v)``."""
     slope = scale * gradient
@@ -230,3 +229,21 @@ def adafactor_row_direction(gradient: Any, column: Any, scale: Any, row: Any) ->
 def follow(direction: Any, master: Any, step: Any, shrink: Any) -> Any:
     """``shrink w - step direction``: the second pass of LAMB and Adafactor, whose steps hold norms of the first."""
     return (shrink * master - step * direction,)
+
+
+def elementwise(function: Callable[..., Any], name: str, moments: tuple[str, ...], parameters: tuple[str, ...]) -> Rule:
+    """Return the rule of a user's function ``(gradient, weight, *moments, *parameters) -> (weight, *moments)``.
+
+    It is given the scaled gradient.
+    """
+    from numba import njit
+
+    inner = function if hasattr(function, "py_func") else njit(function, error_model="numpy")
+    arrays = [f"a{k}" for k in range(1 + len(moments))]
+    values = [f"p{k}" for k in range(len(parameters))]
+    # Numba cannot take star arguments apart, so the function is written out for its number of arguments.
+    takes = ", ".join(["gradient", *arrays, "scale", *values])
+    gives = ", ".join(["scale * gradient", *arrays, *values])
+    scaled = eval(f"lambda {takes}: inner({gives})", {"inner": inner})
+    whole = register_jitable(error_model="numpy")(scaled)
+    return Rule(name, whole, ("master", *moments), len(arrays), 0, ("scale", *parameters), 0)

@@ -112,6 +112,7 @@ def hamiltonian_paths(
 ) -> list[list[int]]:
     """Return up to ``most`` such paths; fewer where the search ends before."""
     size = len(allowed)
+    liked = np.zeros((size, size), dtype=np.int64) if preferred is None else preferred
     found: list[list[int]] = []
     path, steps = [start], 0
 
@@ -123,9 +124,9 @@ def hamiltonian_paths(
         if len(found) == most or steps > MAX_PATH_STEPS:
             return
         at = path[-1]
+        wish: list[int] = liked[at].tolist()
         options = [v for v in range(size) if allowed[at, v] and v not in path and (v != end or len(path) == size - 1)]
-        if preferred is not None:
-            options.sort(key=lambda v: (-int(preferred[at, v]), v))
+        options.sort(key=lambda v: -wish[v])
         for vertex in options:
             path.append(vertex)
             extend()

@@ -56,7 +56,8 @@ def discover(environ: Mapping[str, str] | None = None, sys: Path | str = "/sys")
     Parameters
     ----------
     environ : mapping, optional
-        ``PATH``, ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER``, ``MULTIRING_SMI_TIMEOUT_S``; ``os.environ`` otherwise.
+        ``PATH``, ``CUDA_VISIBLE_DEVICES``, ``CUDA_DEVICE_ORDER``, ``MULTIRING_SMI_TIMEOUT_S``; otherwise
+        ``os.environ``.
     sys : path
         Where sysfs is mounted: the speeds of network ports.
 

@@ -76,8 +76,8 @@ def load_machine(name_or_path: str) -> Machine:
         text = path.read_bytes().decode("utf-8", "replace")
     except FileNotFoundError:
         raise TopologyError(
-            f"topology {path}: got neither a file nor a preset, wanted a saved nvidia-smi topo -m, an NCCL topology XML, "
-            f"or one of {', '.join(preset_names())}"
+            f"topology {path}: got neither a file nor a preset, wanted a saved nvidia-smi topo -m, an NCCL topology "
+            f"XML, or one of {', '.join(preset_names())}"
         ) from None
     except (OSError, ValueError) as error:
         raise TopologyError(f"topology {path}: cannot be read: {error}") from None
@@ -143,7 +143,7 @@ def injected(environ: Mapping[str, str], n_ranks: int, n_nodes: int = 1) -> Topo
     topology = load(f"host-{n_ranks // n_nodes}" if name == "host" else name, n_nodes)
     if topology.n_ranks != n_ranks:
         raise TopologyError(
-            f"MULTIRING_TOPOLOGY={name}: got {topology.n_ranks} ranks on {n_nodes} nodes, wanted the {n_ranks} of this job"
+            f"MULTIRING_TOPOLOGY={name}: got {topology.n_ranks} ranks on {n_nodes} nodes, wanted this job's {n_ranks}"
         )
     return topology
 

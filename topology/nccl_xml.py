@@ -107,7 +107,8 @@ def _machine(reader: _Reader) -> Machine:
             back = counts.get((b, a), (0, element))[0]
             _refuse(
                 reader.where, element,
-                f"got {count} NVLinks from {found[a].gpu.bus_id} to {found[b].gpu.bus_id} and {back} back, wanted as many",
+                f"got {count} NVLinks from {found[a].gpu.bus_id} to {found[b].gpu.bus_id} and {back} back, wanted as "
+                "many",
             )  # fmt: skip
     notes = [f"without <gpu> elements: GPUs by PCI class, NVLinks not known ({len(found)} GPUs)"]
     if any(it.element.tag == "gpu" for it in found):

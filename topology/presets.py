@@ -1,4 +1,4 @@
-"""Machines by name. Every figure comes from :mod:`~multiring.topology.constants`; each machine says where its shape does."""
+"""Machines by name. Figures come from :mod:`~multiring.topology.constants`; each machine says where its shape does."""
 
 from __future__ import annotations
 
@@ -124,8 +124,10 @@ def _s822lc() -> Machine:
     return _machine(
         "s822lc", 60, "Tesla P100-SXM2-16GB", places, (1, 1, 2, 2), (3, 3), known.DEFAULT_NETWORK_GBS,
         [
-            "4 P100, two NVLinks between the two GPUs of a socket and two from each to its CPU, one dual-port EDR "
-            "InfiniBand adapter: IBM Redpaper REDP-5405, Power System S822LC for High Performance Computing",
+            (
+                "4 P100, two NVLinks between the two GPUs of a socket and two from each to its CPU, one dual-port EDR "
+                "InfiniBand adapter: IBM Redpaper REDP-5405, Power System S822LC for High Performance Computing"
+            ),
             f"socket link {known.POWER8_SOCKET_GBS} GB/s: the same Redpaper, line rate",
             f"network {known.DEFAULT_NETWORK_GBS} GB/s per port: {_NCCL}, NET_BW",
         ],
@@ -141,8 +143,10 @@ def _dgx1(name: str, capability: int, model: str, counts: Callable[[tuple[int, i
         _sockets(2, 4, known.BROADWELL_SOCKET_GBS, known.pcie_gbs(3)),
         (3, 3, 4, 4, 5, 5, 6, 6), (3, 4, 5, 6), known.DEFAULT_NETWORK_GBS,
         [
-            "8 GPUs in a hybrid cube mesh, a PCIe switch with an EDR port for every two: NVIDIA DGX-1 white paper "
-            "(WP-08437), and nvidia-smi topo -m of such machines",
+            (
+                "8 GPUs in a hybrid cube mesh, a PCIe switch with an EDR port for every two: NVIDIA DGX-1 white paper "
+                "(WP-08437), and nvidia-smi topo -m of such machines"
+            ),
             f"socket link {known.BROADWELL_SOCKET_GBS} GB/s: {_NCCL}, BDW_QPI_BW",
             f"network {known.DEFAULT_NETWORK_GBS} GB/s per port: {_NCCL}, NET_BW",
         ],
@@ -170,8 +174,10 @@ def _dgx_a100() -> Machine:
         _sockets(2, 4, known.EPYC_ZEN2_SOCKET_GBS, known.pcie_gbs(4)),
         (3, 3, 4, 4, 5, 5, 6, 6), (3, 3, 4, 4, 5, 5, 6, 6), 200 * _GBIT,
         [
-            "8 A100 with 12 links each on NVSwitches, a PCIe switch with two GPUs and two HDR ports: NVIDIA DGX A100 "
-            "system architecture white paper (WP-10083)",
+            (
+                "8 A100 with 12 links each on NVSwitches, a PCIe switch with two GPUs and two HDR ports: NVIDIA DGX "
+                "A100 system architecture white paper (WP-10083)"
+            ),
             f"socket link {known.EPYC_ZEN2_SOCKET_GBS} GB/s: {_NCCL}, AMD_ZEN12_BW",
             "network 25 GB/s per port: 200 Gbit/s, line rate",
         ],
@@ -199,8 +205,10 @@ def _gb200() -> Machine:
     return _machine(
         "gb200-nvl72", 100, "NVIDIA GB200", [_ROOT, *graces], gpu_places, gpu_places, 400 * _GBIT,
         [
-            "72 GPUs with 18 links each on NVSwitches, two GPUs to a Grace CPU, a 400 Gbit/s port for each GPU: NVIDIA "
-            "GB200 NVL72 reference architecture",
+            (
+                "72 GPUs with 18 links each on NVSwitches, two GPUs to a Grace CPU, a 400 Gbit/s port for each GPU: "
+                "NVIDIA GB200 NVL72 reference architecture"
+            ),
             f"GPU to Grace {known.C2C_GBS} GB/s: NVIDIA Grace Hopper white paper, NVLink-C2C, half of 900 GB/s",
             "network 50 GB/s per port: 400 Gbit/s, line rate",
         ],

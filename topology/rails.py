@@ -63,9 +63,13 @@ def node_orders(topology: Topology, counts: Sequence[Counts]) -> tuple[list[tupl
 
 
 def _rails(machine: Machine) -> list[list[int]]:
-    """Return the GPUs of each NIC that has any."""
-    own = own_nics(machine)
-    return [[gpu for gpu, it in enumerate(own) if it == nic] for nic in sorted(set(own))]
+    """Return the GPUs of each NIC that has any: of those that use it, the nearest."""
+    own, first = own_nics(machine), len(machine.gpus)
+    rails: list[list[int]] = []
+    for nic in sorted(set(own)):
+        far = {gpu: machine.distance(gpu, first + nic) for gpu, it in enumerate(own) if it == nic}
+        rails.append([gpu for gpu, distance in far.items() if distance == min(far.values())])
+    return rails
 
 
 def _ends(rails: Sequence[Sequence[int]], size: int, ring: int, n_rails: int, node: int) -> tuple[int, int]:

@@ -234,8 +234,8 @@ def _over_links(
     n_links = int(counts.sum())
     used = len(machine.gpus) * len(orders) * shared
     reason = (
-        f"{len(orders) * shared} directed Hamiltonian cycles that share no {kind}: they use {used} of {n_links} directed "
-        f"links; no group of GPUs has more than {bound} links out"
+        f"{len(orders) * shared} directed Hamiltonian cycles that share no {kind}: they use {used} of {n_links} "
+        f"directed links; no group of GPUs has more than {bound} links out"
     )
     if len(orders) * shared < bound:
         reason += (
@@ -258,8 +258,9 @@ def _between_nodes(topology: Topology) -> RingSet:
     chosen, gbs, wire, sharers = next(option for option in options if len(option[0]) * option[1] >= 0.98 * most)
     rails = "one rail" if n_rails == 1 else f"{n_rails} rails"
     reason = (
-        f"{'one ring' if len(chosen) == 1 else f'{len(chosen)} rings'} over {rails} between {topology.n_nodes} nodes: each "
-        "enters and leaves a node at the GPUs of its rail's NIC; where a NIC has one GPU, rings alternate between two rails"
+        f"{'one ring' if len(chosen) == 1 else f'{len(chosen)} rings'} over {rails} between {topology.n_nodes} nodes: "
+        "each enters and leaves a node at the GPUs of its rail's NIC; where a NIC has one GPU, rings alternate "
+        "between two rails"
     )
     return RingSet(tuple(Ring(order, gbs) for order in chosen), reason, _limit(wire, sharers), (), False)
 

@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 from multiring.errors import TopologyError
 from multiring.topology.constants import NETWORK_LATENCY_US, PCIE_LATENCY_US
@@ -87,7 +88,7 @@ class MachineWires:
         if len(machine.places) == 1 and machine.bundles:
             # Chips without PCIe between them: over the links of others.
             hops = _shortest(machine, a, b)
-            return tuple(self._bundle(x, y) for x, y in zip(hops, hops[1:], strict=False))
+            return tuple(self._bundle(x, y) for x, y in pairwise(hops))
         return ()
 
     def _bundle(self, a: int, b: int) -> Resource:
@@ -115,9 +116,11 @@ class MachineWires:
                 Resource(f"{self._prefix}{machine.devices[a].label} PCIe out", half_us, machine.devices[a].pcie_gbs)
             )
         for way, places in (("up", up), ("down", down)):
-            for it in (machine.places[place] for place in places):
-                if math.isfinite(it.uplink_gbs):
-                    wires.append(Resource(f"{self._prefix}{it.label} {way}", 0.0, it.uplink_gbs))
+            wires += [
+                Resource(f"{self._prefix}{it.label} {way}", 0.0, it.uplink_gbs)
+                for it in (machine.places[place] for place in places)
+                if math.isfinite(it.uplink_gbs)
+            ]
         if both_connectors or b < len(machine.gpus):
             wires.append(
                 Resource(f"{self._prefix}{machine.devices[b].label} PCIe in", half_us, machine.devices[b].pcie_gbs)
@@ -194,7 +197,7 @@ def own_nics(machine: Machine) -> tuple[int, ...]:
 
 
 def _shortest(machine: Machine, a: int, b: int) -> list[int]:
-    """Return the GPUs on a shortest way over links; among equals the one that turns last: a mesh goes along its rows."""
+    """Return the GPUs on a shortest way over links; among equals a mesh goes along its rows first."""
     came: dict[int, int] = {b: b}
     queue = deque([b])
     while queue and a not in came:

@@ -8,6 +8,7 @@ from dataclasses import asdict, fields
 from typing import Any, TypeVar
 
 from multiring.errors import TopologyError
+from multiring.topology.devices import keep_gpus
 from multiring.topology.machine import Bundle, Gpu, Machine, Nic, Place
 from multiring.topology.model import Topology
 from multiring.topology.routes import cluster
@@ -45,7 +46,7 @@ def machine_from_json(document: Any, where: str) -> Machine:
     if not isinstance(document, dict):
         raise TopologyError(f"{where}: got {type(document).__name__}, wanted an object with gpus, places and bundles")
     try:
-        parts = {
+        parts: dict[str, tuple[Any, ...]] = {
             name: tuple(_part(kind, it, f"{where}: {name}") for it in document[name]) for name, kind in _PARTS.items()
         }
         texts = {name: str(document[name]) for name in _TEXTS}
@@ -112,10 +113,8 @@ def gather(exchange: Callable[[bytes], Sequence[bytes]], machine: Machine, gpu: 
 
 
 def _of_ranks(whole: Machine, told: Sequence[dict[str, Any]], node: str) -> Machine:
-    from multiring.topology.devices import keep_gpus
-
     buses = {gpu.bus_id: at for at, gpu in enumerate(whole.gpus) if gpu.bus_id}
-    kept = [buses.get(it["bus_id"], it["gpu"]) for it in told]
+    kept = [buses[it["bus_id"]] if it["bus_id"] in buses else int(it["gpu"]) for it in told]
     if len(set(kept)) != len(kept) or not all(0 <= at < len(whole.gpus) for at in kept):
         raise TopologyError(f"node {node}: got ranks on GPUs {kept} of {len(whole.gpus)}, wanted one GPU for each rank")
     return keep_gpus(whole, kept)

@@ -132,7 +132,7 @@ def _links(matrix: Matrix) -> list[list[int]]:
 def _switched(matrix: Matrix, links: Sequence[Sequence[int]], facts: dict[str, GpuFacts], source: str) -> set[int]:
     """Return the GPUs on an NVSwitch: those with more links in their row than a GPU can have.
 
-    Where the generation is not known, five or more to each of several GPUs tell too: no machine wires its GPUs like that.
+    Where the generation is not known, five or more to each of several GPUs tell too: no machine has that many wired.
     """
     switched: set[int] = set()
     most = [known.max_links(facts.get(label, GpuFacts()).capability) for label in matrix.gpus]
@@ -145,8 +145,8 @@ def _switched(matrix: Matrix, links: Sequence[Sequence[int]], facts: dict[str, G
         wrong = next((b for b in range(len(links)) if links[at][b] and b not in switched), None)
         if wrong is not None or len(counts - {0}) != 1:
             raise TopologyError(
-                f"{source}, matrix at line {matrix.line}: got {sum(links[at])} NVLinks in the row of {matrix.gpus[at]}, "
-                f"wanted at most the {most[at]} of a GPU, or one number to every GPU on its NVSwitch"
+                f"{source}, matrix at line {matrix.line}: got {sum(links[at])} NVLinks in the row of {matrix.gpus[at]}"
+                f", wanted at most the {most[at]} of a GPU, or one number to every GPU on its NVSwitch"
             )
     return switched
 
@@ -175,8 +175,8 @@ def _guessed(gpus: Sequence[Gpu], links: Sequence[Sequence[int]]) -> str:
         return f"GPU models are not in this text: PCIe taken as {gpus[0].pcie_gbs:g} GB/s (Gen3 x16)"
     rate = next(gpu.link_gbs for gpu, row in zip(gpus, links, strict=True) if any(row))
     return (
-        f"GPU models are not in this text: NVLink taken as {rate:g} GB/s per link, PCIe as {gpus[0].pcie_gbs:g} GB/s, by "
-        "the number of links"
+        f"GPU models are not in this text: NVLink taken as {rate:g} GB/s per link, PCIe as {gpus[0].pcie_gbs:g} GB/s, "
+        "by the number of links"
     )
 
 

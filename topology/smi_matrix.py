@@ -122,7 +122,7 @@ def topology_matrix(text: str, where: str) -> Matrix:
         raise TopologyError(f"{where}: got only matrices of nvidia-smi topo -p2p, wanted one of nvidia-smi topo -m")
     if len(found) > 1:
         raise TopologyError(
-            f"{where}: got {len(found)} matrices, at lines {', '.join(str(matrix.line) for matrix in found)}, wanted one: "
+            f"{where}: got {len(found)} matrices, at lines {', '.join(str(it.line) for it in found)}, wanted one: "
             "cut the text to the machine that is meant"
         )
     return found[0]
@@ -145,7 +145,7 @@ def read_matrices(text: str, where: str) -> tuple[Matrix, ...]:
                 _refuse(where, line, "wanted a header of device names such as GPU0 GPU1 mlx5_0 CPU Affinity")
         raise TopologyError(f"{where}: got no matrix, wanted a header line of devices that starts with GPU0")
     ends = [at for at, _ in headers[1:]] + [len(lines)]
-    legend = dict(match.groups() for line in lines if (match := _LEGEND_NIC.fullmatch(line.text)))
+    legend = {match[1]: match[2] for line in lines if (match := _LEGEND_NIC.fullmatch(line.text))}
     return tuple(
         _matrix(header, lines[at + 1 : end], legend, where) for (at, header), end in zip(headers, ends, strict=True)
     )
@@ -209,8 +209,8 @@ def _matrix(header: _Header, lines: Sequence[_Line], legend: dict[str, str], whe
         if gpu not in rows:
             last = max((row.line.number for row in rows.values()), default=header.line.number)
             raise TopologyError(
-                f"{where}: the matrix at line {header.line.number} ends at line {last} without a row for {gpu}, wanted a "
-                "row for each GPU of its header"
+                f"{where}: the matrix at line {header.line.number} ends at line {last} without a row for {gpu}, wanted "
+                "a row for each GPU of its header"
             )
     nics = header.devices[len(gpus) :] + tuple(name for name in rows if name not in header.devices)
     names = gpus + nics
@@ -225,7 +225,8 @@ def _matrix(header: _Header, lines: Sequence[_Line], legend: dict[str, str], whe
                 first, second = rows[names[a]].line, rows[names[b]].line
                 _refuse(
                     where, first,
-                    f"wanted equal cells of {names[a]} and {names[b]}: {cell} here, {cells[b][a]} at line {second.number}",
+                    f"wanted equal cells of {names[a]} and {names[b]}, got {cell} here, {cells[b][a]} in line "
+                    f"{second.number}",
                 )  # fmt: skip
     is_p2p = bool(words & set(P2P_STATES))
     if is_p2p and words - {"X", ""} - set(P2P_STATES):

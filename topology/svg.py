@@ -15,6 +15,7 @@ __all__ = ["draw"]
 # Distinct in hue and in lightness, so that they can be told apart without colour vision too (Okabe and Ito 2008).
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195", "#555555")
 INK, FAINT, PAPER = "#222222", "#9aa0a6", "#ffffff"
+FONTS = "DejaVu Sans, Helvetica, Arial, sans-serif"
 MAP_SIZE = 640
 CELL = 210
 MAX_DRAWN_RINGS = 12
@@ -38,12 +39,12 @@ def draw(topology: Topology, found: RingSet) -> str:
     shown = list(drawn.items())[:MAX_DRAWN_RINGS]
     columns = min(3, max(1, len(shown)))
     rows = ceil(len(shown) / columns)
-    width = MAP_SIZE + columns * CELL + 40
+    width = MAP_SIZE + max(2, columns) * CELL + 40
     height = max(MAP_SIZE, 70 + rows * (CELL + 24)) + 100
     nodes = f", {topology.n_nodes} nodes, one drawn" if topology.n_nodes > 1 else ""
+    size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        'font-family="DejaVu Sans, Helvetica, Arial, sans-serif" font-size="13">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="{FONTS}" font-size="13">',
         f'<rect width="{width}" height="{height}" fill="{PAPER}"/>',
         _text(
             24,
@@ -108,7 +109,7 @@ def _columns(machine: Machine) -> int:
 
 
 def _machine(machine: Machine) -> list[str]:
-    cx, cy, radius = MAP_SIZE / 2, MAP_SIZE / 2 + 30, MAP_SIZE * 0.27
+    cx, cy, radius = MAP_SIZE / 2, MAP_SIZE / 2 + 30, MAP_SIZE * 0.25
     spots = _spots(machine, cx, cy, radius)
     size = len(machine.gpus)
     is_small = size <= 20
@@ -116,13 +117,18 @@ def _machine(machine: Machine) -> list[str]:
     if len(machine.places) > 1:
         parts += _tree(machine, spots, (cx, cy))
     widest = max((it.count for it in machine.bundles), default=1)
+    colour = "#76b900" if machine.link_kind == "NV" else "#4285f4"
     for it in machine.bundles:
         line = 1.5 + 6.0 * it.count / widest if widest > 1 else 3.0
         parts.append(
-            _line(spots[it.a], spots[it.b], line, "#76b900" if machine.link_kind == "NV" else "#4285f4", opacity=0.75)
+            _bent(spots[it.a], spots[it.b], _middle(spots[it.a], spots[it.b], _bend(machine, it.a, it.b)), line, colour)
         )
-    if is_small:
-        for it in machine.bundles if len(machine.bundles) <= 40 else ():
+    if len({(it.count, it.link_gbs) for it in machine.bundles}) == 1:
+        it = machine.bundles[0]
+        legend = f"every line: {machine.link_kind}{it.count}, {it.count * it.link_gbs:g} GB/s each way"
+        parts.append(_text(cx, 62, legend, size=11, anchor="middle", fill="#5f6368"))
+    elif is_small and len(machine.bundles) <= 40:
+        for it in machine.bundles:
             x, y = _between(spots[it.a], spots[it.b], 0.36)
             label = f"{machine.link_kind}{it.count}"
             parts += [_box(x, y, 30, 14, PAPER, "none"), _text(x, y + 4, label, size=10, anchor="middle")]
@@ -153,7 +159,7 @@ def _tree(machine: Machine, spots: Sequence[Point], middle: Point) -> list[str]:
         for place in machine.above(gpu.place):
             below.setdefault(place, []).append(spot)
     where: dict[int, Point] = {}
-    reach = {"switch": 1.32, "switches": 1.42, "bridge": 1.5, "numa": 1.62}
+    reach = {"switch": 1.32, "switches": 1.38, "bridge": 1.56, "numa": 1.74}
     radius = max(((x - cx) ** 2 + (y - cy) ** 2) ** 0.5 for x, y in spots) or 120.0
     for place, it in enumerate(machine.places):
         if it.kind != "system" and place in below:
@@ -176,18 +182,19 @@ def _tree(machine: Machine, spots: Sequence[Point], middle: Point) -> list[str]:
             gbs = machine.places[next(p for p in where if machine.places[p].kind == "numa")].uplink_gbs
             (ax, ay), (bx, by) = sockets
             bottom = cy + radius * 1.5
+            corners = f"{ax:.1f},{ay:.1f} {ax:.1f},{bottom:.1f} {bx:.1f},{bottom:.1f} {bx:.1f},{by:.1f}"
             parts.append(
-                f'<polyline points="{ax:.1f},{ay:.1f} {ax:.1f},{bottom:.1f} {bx:.1f},{bottom:.1f} {bx:.1f},{by:.1f}" fill="none" stroke="{FAINT}" stroke-width="3" stroke-dasharray="7 4"/>'
+                f'<polyline points="{corners}" fill="none" stroke="{FAINT}" stroke-width="3" stroke-dasharray="7 4"/>'
             )
             parts.append(
                 _text((ax + bx) / 2, bottom - 8, f"socket link, {gbs:g} GB/s", size=11, anchor="middle", fill="#5f6368")
             )
+        parts += _nics(machine, where, middle)
         for place, (x, y) in where.items():
             it = machine.places[place]
             label = it.label if len(it.label) <= 9 else it.kind
             parts.append(_box(x, y, 62, 20, "#fdf3dc" if it.kind == "numa" else "#ffffff", FAINT))
             parts.append(_text(x, y + 4, label, size=10, anchor="middle", fill="#5f6368"))
-        parts += _nics(machine, where, middle)
     return parts
 
 
@@ -232,29 +239,64 @@ def _ring(
     box = 10.0 if is_small else 2.0
     for a, b in zip(order, [*order[1:], order[0]], strict=True):
         if a != b:
-            parts.append(_arrow(spots[a], spots[b], box, colour, 2.2 if is_small else 0.8))
+            bend = _bend(machine, a, b) if topology.n_nodes == 1 else 0.0
+            parts.append(_arrow(spots[a], spots[b], box, colour, 2.2 if is_small else 0.8, bend))
     for rank, (px, py) in enumerate(spots):
-        node = topology.nodes[rank]
+        fill = "#f4f6f8" if topology.nodes[rank] % 2 == 0 else "#dfe3e8"
         parts.append(
-            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{box:g}" fill="{"#f4f6f8" if node % 2 == 0 else "#dfe3e8"}" stroke="{INK}" stroke-width="0.8"/>'
+            f'<circle cx="{px:.1f}" cy="{py:.1f}" r="{box:g}" fill="{fill}" stroke="{INK}" stroke-width="0.8"/>'
         )
         if is_small:
             parts.append(_text(px, py + 3.5, str(rank), size=10, anchor="middle"))
     return parts
 
 
-def _arrow(a: Point, b: Point, gap: float, colour: str, line: float) -> str:
+def _bend(machine: Machine, a: int, b: int) -> float:
+    """Return how far a line leaves the straight way, as a part of its length: a torus's last link passes the others."""
+    if machine.link_kind == "NV" or not machine.bundle(a, b):
+        return 0.0
+    columns = _columns(machine)
+    apart = max(abs(a // columns - b // columns), abs(a % columns - b % columns))
+    return 0.22 if apart > 1 else 0.0
+
+
+def _middle(a: Point, b: Point, bend: float) -> Point | None:
+    """Return the control point of a bent line: the same whichever end is first. None where it is straight."""
+    if not bend:
+        return None
+    (ax, ay), (bx, by) = sorted((a, b))
+    return (ax + bx) / 2 - (by - ay) * bend * 2, (ay + by) / 2 + (bx - ax) * bend * 2
+
+
+def _bent(a: Point, b: Point, knee: Point | None, width: float, colour: str) -> str:
+    if knee is None:
+        return _line(a, b, width, colour, opacity=0.75)
+    mx, my = knee
+    return (
+        f'<path d="M{a[0]:.1f},{a[1]:.1f} Q{mx:.1f},{my:.1f} {b[0]:.1f},{b[1]:.1f}" fill="none" stroke="{colour}" '
+        f'stroke-width="{width:.1f}" stroke-opacity="0.75"/>'
+    )
+
+
+def _arrow(a: Point, b: Point, gap: float, colour: str, line: float, bend: float = 0.0) -> str:
     """Draw an arrow from edge to edge of two discs."""
+    knee = _middle(a, b, bend)
+    ux, uy, _ = _toward(a, knee or b)
+    vx, vy, far = _toward(knee or a, b)
+    start = (a[0] + ux * gap, a[1] + uy * gap)
+    tip = (b[0] - vx * (gap + 1), b[1] - vy * (gap + 1))
+    wing = min(7.0, far / 3)
+    left = (tip[0] - vx * wing - vy * wing / 2, tip[1] - vy * wing + vx * wing / 2)
+    right = (tip[0] - vx * wing + vy * wing / 2, tip[1] - vy * wing - vx * wing / 2)
+    head = f"{tip[0]:.1f},{tip[1]:.1f} {left[0]:.1f},{left[1]:.1f} {right[0]:.1f},{right[1]:.1f}"
+    body = _bent(start, tip, knee, line, colour) if knee else _line(start, tip, line, colour)
+    return body + f'<polygon points="{head}" fill="{colour}"/>'
+
+
+def _toward(a: Point, b: Point) -> tuple[float, float, float]:
     dx, dy = b[0] - a[0], b[1] - a[1]
     far = (dx * dx + dy * dy) ** 0.5 or 1.0
-    ux, uy = dx / far, dy / far
-    start = (a[0] + ux * gap, a[1] + uy * gap)
-    tip = (b[0] - ux * (gap + 1), b[1] - uy * (gap + 1))
-    wing = min(7.0, far / 3)
-    left = (tip[0] - ux * wing - uy * wing / 2, tip[1] - uy * wing + ux * wing / 2)
-    right = (tip[0] - ux * wing + uy * wing / 2, tip[1] - uy * wing - ux * wing / 2)
-    head = f"{tip[0]:.1f},{tip[1]:.1f} {left[0]:.1f},{left[1]:.1f} {right[0]:.1f},{right[1]:.1f}"
-    return _line(start, tip, line, colour) + f'<polygon points="{head}" fill="{colour}"/>'
+    return dx / far, dy / far, far
 
 
 def _between(a: Point, b: Point, part: float) -> Point:
@@ -280,7 +322,8 @@ def _text(
     x: float, y: float, text: str, size: int = 13, anchor: str = "start", bold: bool = False, fill: str = INK
 ) -> str:
     weight = ' font-weight="bold"' if bold else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" fill="{fill}"{weight}>{escape(text)}</text>'
+    style = f'font-size="{size}" text-anchor="{anchor}" fill="{fill}"{weight}'
+    return f'<text x="{x:.1f}" y="{y:.1f}" {style}>{escape(text)}</text>'
 
 
 def _wrap(text: str, columns: int) -> list[str]:

@@ -133,7 +133,8 @@ def choose(
     Raises
     ------
     ArgumentError
-        If the order or the algorithm is not known, or the algorithm is not rank-ordered and ``order="rank"``.
+        If the order or the algorithm is not known, there is no such root, or the algorithm is not rank-ordered and
+        ``order="rank"``.
     ScheduleError
         If ``algorithm`` cannot be built for so many ranks.
     """
@@ -143,6 +144,8 @@ def choose(
         raise ArgumentError(
             f"choose: got {n_ranks} ranks on {topology.name} of {topology.n_ranks}, wanted equal numbers"
         )
+    if collective.root >= n_ranks:
+        raise ArgumentError(f"{collective.name}: got root {collective.root}, wanted one of {n_ranks} ranks")
     call = _Call(collective, n_ranks, nbytes, order == "rank" and collective.reduces, reduces16, topology)
     if algorithm is not None:
         algorithm = call.resolved(algorithm)
@@ -195,7 +198,7 @@ class _Call:
         return explore(self.collective, self.topology or host_topology(self.n_ranks), self.nbytes, names)[0].algorithm
 
     def keeps_order(self, name: str) -> bool:
-        return not self.ordered or _is_ordered(name, self.collective, self.n_ranks)
+        return not self.ordered or _is_ordered(name, self.collective, self.n_ranks, self.topology)
 
     def ranking(self) -> list[tuple[str, str]]:
         """List the algorithms, the best first, each with the reason to take it."""
@@ -229,7 +232,7 @@ class _Call:
             for other in others
         )
         predicted_us = prices.get(name)
-        schedule = built(name, self.collective, self.n_ranks)
+        schedule = built(name, self.collective, self.n_ranks, self.topology)
         if predicted_us is None and self.topology is not None:
             predicted_us = cost(schedule, self.topology, self.nbytes).total_us
         if self.reduces16 and (roundings := n_roundings(schedule)) > 1:
@@ -238,5 +241,5 @@ class _Call:
 
 
 @lru_cache(maxsize=1024)
-def _is_ordered(name: str, collective: Collective, n_ranks: int) -> bool:
-    return is_rank_ordered(built(name, collective, n_ranks))
+def _is_ordered(name: str, collective: Collective, n_ranks: int, topology: Topology | None) -> bool:
+    return is_rank_ordered(built(name, collective, n_ranks, topology))

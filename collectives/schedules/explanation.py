@@ -115,7 +115,7 @@ class Explanation:
         }
 
     def trace(self) -> str:
-        """Return the predicted times in the Trace Event Format: see :func:`~multiring.collectives.schedules.draw.trace`.
+        """Return the predicted times in the Trace Event Format, for Perfetto: a track for each rank.
 
         Raises
         ------
@@ -139,10 +139,8 @@ class Explanation:
         travels = f", {self.wire} on the way" if self.wire != self.dtype else ""
         where = "" if self.topology is None else f" on {self.topology}"
         steps = "1 step" if schedule.n_steps == 1 else f"{schedule.n_steps} steps"
-        yield (
-            f"{collective.name}{root} of {self.nbytes} bytes of {self.dtype}{travels}, {schedule.n_ranks} ranks{where}: "
-            f"{self.algorithm}, {steps}"
-        )
+        what = f"{collective.name}{root} of {self.nbytes} bytes of {self.dtype}{travels}"
+        yield f"{what}, {schedule.n_ranks} ranks{where}: {self.algorithm}, {steps}"
         yield f"  because {self.reason}"
         if self.cost is not None:
             parts = [
@@ -239,7 +237,7 @@ def _priced(other: Alternative, schedule: Schedule, topology: Topology, nbytes: 
     if other.predicted_us is not None:
         return other
     try:
-        rival = built(other.algorithm, schedule.collective, schedule.n_ranks)
+        rival = built(other.algorithm, schedule.collective, schedule.n_ranks, topology)
     except ScheduleError as error:
         return replace(other, reason=str(error))
     return replace(other, predicted_us=cost(rival, topology, nbytes).total_us)

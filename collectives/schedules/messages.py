@@ -100,7 +100,6 @@ class _Paths:
         return self._paths[src, dst]
 
 
-
 def _of_step(step: Step, sizes: list[int], paths: _Paths | None) -> tuple[Message, ...]:
     joined: dict[tuple[int, int, bool], list[int]] = {}
     columns = (step.src.tolist(), step.dst.tolist(), step.reduce.tolist(), step.chunk.tolist())

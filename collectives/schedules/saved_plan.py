@@ -105,10 +105,13 @@ def _differences(one: Explanation, other: Explanation) -> Iterator[str]:
     if one.nodes != other.nodes and left["n_nodes"] == right["n_nodes"]:
         yield f"nodes: {_shown(one.nodes)} -> {_shown(other.nodes)}"
     for index, (mine, theirs) in enumerate(zip(one.messages, other.messages, strict=False)):
-        if [str(message) for message in mine] != [str(message) for message in theirs]:
-            gone, new = ([str(m) for m in a if str(m) not in set(map(str, b))] for a, b in ((mine, theirs), (theirs, mine)))
-            what = f"without {', '.join(gone[:3]) or 'none'}, with {', '.join(new[:3]) or 'none'}" if gone or new else "order"
-            yield f"step {index}: other transfers ({what}); later steps are not compared"
+        before, after = sorted(map(str, mine)), sorted(map(str, theirs))
+        if before != after:
+            gone, new = sorted(set(before) - set(after)), sorted(set(after) - set(before))
+            yield (
+                f"step {index}: without {', '.join(gone[:3]) or 'none'}, with {', '.join(new[:3]) or 'none'}; "
+                "later steps are not compared"
+            )
             break
     prices = [{a.algorithm: a.predicted_us for a in plan.alternatives} for plan in (one, other)]
     for algorithm in dict.fromkeys((*prices[0], *prices[1])):

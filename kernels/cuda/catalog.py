@@ -6,7 +6,7 @@ A reduction of a user's function is made once for each function object and is no
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 from multiring.errors import ArgumentTypeError
@@ -16,10 +16,12 @@ from multiring.kernels.cuda.compile import Kernel
 from multiring.kernels.cuda.fold import Shape
 from multiring.kernels.cuda.homes import SIMULATED
 from multiring.kernels.cuda.pack import make_pack
+from multiring.kernels.cuda.parts import StepSpec
 from multiring.kernels.cuda.reduce import make_reduce
+from multiring.kernels.cuda.step import make_fused, make_stepped
 from multiring.kernels.cuda.update import make_update, update_units
 from multiring.kernels.dtypes import DTYPES, DType
-from multiring.kernels.kinds import canonical, span_name
+from multiring.kernels.kinds import accumulate_of, canonical, span_name
 from multiring.kernels.operations import OPERATIONS, Reduction, premul_sum
 from multiring.kernels.rules import RULES, Rule
 
@@ -30,8 +32,10 @@ __all__ = [
     "copy_kernel",
     "every_kernel",
     "few_kernels",
+    "fused_kernel",
     "pack_kernel",
     "reduce_kernel",
+    "stepped_kernel",
     "update_kernel",
 ]
 
@@ -147,6 +151,29 @@ def update_kernel(rule: Rule, gradient: DType, weight: DType | None = None) -> K
     )
 
 
+def fused_kernel(spec: StepSpec) -> Kernel:
+    """Return the kernel that runs a whole call of a rank."""
+    return _step_kernel("fused", spec, make_fused, 1)
+
+
+def stepped_kernel(spec: StepSpec) -> Kernel:
+    """Return the kernel that runs one instruction on one slice."""
+    return _step_kernel("stepped", spec, make_stepped, 4)
+
+
+@_CACHED
+def _step_kernel(kind: str, spec: StepSpec, make: Callable[..., Callable[..., None]], n_arguments: int) -> Kernel:
+    operation = spec.operation
+    if operation is not None and operation.name == "premul_sum":
+        operation = premul_sum(1.0)  # The scale is a parameter.
+    parts = {"dtype": spec.dtype, "wire": spec.wire, "operation": operation or "none"}
+    if spec.operation is not None:
+        parts["accumulate"] = accumulate_of(spec.wire, spec.accumulate)
+    tile = max(Shape(what, THREADS).tile for what in spec.arithmetic().values())
+    kept = operation is None or operation.function is None
+    return Kernel(span_name(kind, **parts), lambda: make(spec, THREADS), n_arguments, THREADS, tile, kept=kept)
+
+
 def _reductions() -> Iterator[Kernel]:
     for dtype in INTEGERS:
         for op in ("sum", "prod", "max", "min", "band", "bor", "bxor"):
@@ -185,9 +212,32 @@ def _updates() -> Iterator[Kernel]:
                 yield update_kernel(rule, DTYPES[gradient], DTYPES[weight])
 
 
+def _steps() -> Iterator[Kernel]:
+    specs = [
+        StepSpec(DTYPES[dtype], DTYPES[dtype]) for dtype in ("uint8", "float16", "float32", "float64", "complex128")
+    ]
+    for dtype in (*INTEGERS, *FLOATS, "bool", "complex64", "complex128"):
+        kind = DTYPES[dtype].kind
+        ops = {
+            "int": ("sum", "max", "bxor"),
+            "uint": ("sum", "max", "bxor"),
+            "bool": ("max", "min"),
+            "complex": ("sum",),
+        }
+        for op in ops.get(kind, ("sum", "prod", "max", "min", "avg")):
+            specs.append(StepSpec(DTYPES[dtype], DTYPES[dtype], OPERATIONS[op]))
+    for dtype, wire in itertools.permutations(FLOATS[:3], 2):
+        specs += [
+            StepSpec(DTYPES[dtype], DTYPES[wire], operation) for operation in (OPERATIONS["sum"], premul_sum(1.0))
+        ]
+    for spec in specs:
+        yield fused_kernel(spec)
+        yield stepped_kernel(spec)
+
+
 def every_kernel() -> list[Kernel]:
     """Return every kernel that has no user's function in it."""
-    found = {kernel.name: kernel for kernel in (*_reductions(), *_moves(), *_updates())}
+    found = {kernel.name: kernel for kernel in (*_reductions(), *_moves(), *_updates(), *_steps())}
     return list(found.values())
 
 
@@ -208,4 +258,7 @@ def few_kernels() -> list[Kernel]:
         pack_kernel(d["uint8"], d["uint8"]),
         update_kernel(RULES["adamw"], d["bfloat16"], d["bfloat16"]),
         update_kernel(RULES["lamb_direction"], d["float32"]),
+        fused_kernel(StepSpec(d["bfloat16"], d["bfloat16"], op["sum"])),
+        fused_kernel(StepSpec(d["float32"], d["bfloat16"], op["avg"])),
+        stepped_kernel(StepSpec(d["float32"], d["float32"], op["sum"])),
     ]

@@ -16,6 +16,9 @@ from typing import Any, cast
 import numpy as np
 
 from multiring.collectives.request import Request
+from multiring.collectives.schedules.choose import choose
+from multiring.collectives.schedules.collective import Collective
+from multiring.collectives.schedules.explanation import Explanation, explain
 from multiring.errors import CollectiveTimeout, CommunicatorClosed, MismatchError
 from multiring.kernels.dtypes import DType, numpy_dtype
 
@@ -329,6 +332,10 @@ class FakeExecutor:
             members = sorted((entries[r][1][1], r) for r in range(self.size) if entries[r][1][0] == color)
             world = worlds.setdefault(color, World(len(members)))
         return FakeExecutor(world, [r for _, r in members].index(self.rank))
+
+    def explain(self, request: Request, count: int) -> Explanation:
+        choice = choose(Collective(request.collective, request.root), self.size, count * request.dtype.itemsize)
+        return explain(choice, count * request.dtype.itemsize, dtype=request.dtype.name)
 
     def describe(self, request: Request, count: int) -> str:
         return f"{request.collective} of {count} {request.dtype.name} on {self.size} ranks: fake"

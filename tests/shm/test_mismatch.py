@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -204,6 +205,26 @@ def test_one_rank_refuses() -> None:
         assert "rank 1: a call that was refused for a bad argument where ranks 0 and 2 have all_reduce" in second[1]
 
 
+def test_the_refusal_waits_for_all_calls_before_it_names_the_odd_rank() -> None:
+    """Rank 2 is last: its line of an earlier call is not its answer to the call that rank 1 refused."""
+
+    def late(rank: int, exchange: Any) -> Any:
+        comm = join(rank, exchange, 3)
+        x, out = np.full(N, rank, np.float32), np.full(N, -7, np.float32)
+        comm.broadcast(x, 0)
+        comm.broadcast(x, 0)
+        if rank == 1:
+            caught(lambda: comm.all_reduce(x, out[:10]))
+        if rank == 2:
+            time.sleep(0.3)
+        return caught(lambda: comm.all_reduce(x, out))
+
+    for found in results(run_ranks(3, late)):
+        assert found[0] == "MismatchError"
+        assert "ranks 0 and 2 have all_reduce(40 x float32, op='sum')" in found[1]
+        assert "broadcast" not in found[1]
+
+
 def test_all_ranks_refuse_and_go_on() -> None:
     for first, second, value, _ in results(run_ranks(3, refusal, [0, 1, 2], 3)):
         assert first[0] == "ArgumentError"
@@ -227,7 +248,6 @@ def test_refusing_many_times_in_step_is_legal() -> None:
 
 def test_a_rank_that_refuses_and_leaves_is_named_to_a_late_peer() -> None:
     """Its traceback ends it; a peer that comes to the call seconds later hears of the refusal, not of a timeout."""
-    import time
 
     def leaves(rank: int, exchange: Any) -> Any:
         comm = join(rank, exchange, 2)
