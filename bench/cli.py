@@ -17,8 +17,8 @@ __all__ = ["COMMANDS", "cli", "main"]
 COMMANDS: dict[str, tuple[str, str]] = {
     "bench": ("multiring.bench.sweep_command:bench", "Time a collective over message sizes, beside its peers."),
     "topo": ("multiring.bench.topo_command:topo", "Show what is connected to what, and the rings in it."),
-    "plan": ("multiring.bench.plan:plan", "Show the plan of a collective, its price and its alternatives."),
-    "simulate": ("multiring.bench.simulate:simulate", "Predict collectives and training steps on machines not here."),
+    "plan": ("multiring.bench.plan_command:plan", "Show the plan of a collective, its price and its alternatives."),
+    "simulate": ("multiring.bench.simulate_command:simulate", "Predict collectives and training on machines not here."),
     "tune": ("multiring.bench.tune:tune", "Measure this machine and fit the model that chooses."),
     "doctor": ("multiring.bench.doctor:doctor", "Say what a run needs and whether it is there."),
     "launch": ("multiring.bench.launch:launch", "Start local ranks without MPI."),

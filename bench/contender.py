@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
@@ -73,6 +72,7 @@ class Ours:
         self._wire = wire
         self._order = order
         self._prepared = prepared
+        self._plans: dict[Case, Any] = {}
 
     def bind(self, case: Case, send: Any, receive: Any, in_place: bool) -> Call | None:
         """Return our call, plain or prepared."""
@@ -107,20 +107,32 @@ class Ours:
 
     def algorithm_name(self, case: Case) -> str:
         """Return the algorithm that does a case, as the plan names it."""
+        plan = self._plan(case)
+        return (self.algorithm or "-") if plan is None else plan.algorithm
+
+    def predicted_us(self, case: Case) -> float | None:
+        """Return what the plan of a case should take on the communicator's topology; None where there is no plan."""
+        plan = self._plan(case)
+        return None if plan is None else plan.predicted_us
+
+    def _plan(self, case: Case) -> Any:
+        """Return the plan of a case; None for sends and receives, and where it cannot be planned."""
         if case.collective == "sendrecv":
-            return "-"
-        options: dict[str, Any] = {"algorithm": self.algorithm}
-        if case.shape.reduces:
-            options |= {"op": case.operation, "wire": self._wire, "order": self._order}
-        parts = case.n_ranks if case.shape.send_parts != case.shape.receive_parts else 1
-        count = case.send_count if parts == 1 else case.count * parts
-        root = max(case.root, 0)
-        try:
-            plan = str(self._comm.explain(case.collective, dtype=case.dtype.name, count=count, root=root, **options))
-        except MultiringError:
-            return self.algorithm or "-"
-        found = re.search(r": ([^:\n]+), \d+ steps", plan.split("\n")[0])
-        return found[1].strip() if found else "-"
+            return None
+        if case not in self._plans:
+            options: dict[str, Any] = {"algorithm": self.algorithm}
+            if case.shape.reduces:
+                options |= {"op": case.operation, "wire": self._wire, "order": self._order}
+            parts = case.n_ranks if case.shape.send_parts != case.shape.receive_parts else 1
+            count = case.send_count if parts == 1 else case.count * parts
+            arguments = {"dtype": case.dtype.name, "count": count, "root": max(case.root, 0)}
+            try:
+                plan = self._comm.plan(case.collective, **arguments, **options)
+            except MultiringError:
+                plan = None
+            # The halves of a line ask one after another; more than that would only fill memory.
+            self._plans = {case: plan}
+        return self._plans[case]
 
     def how(self, case: Case, in_place: bool) -> str:
         """Say whether calls are prepared."""

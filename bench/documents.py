@@ -64,6 +64,7 @@ def _half(half: Half | None) -> dict[str, Any] | None:
         "alg_bw": _finite(half.alg_bw_gbs),
         "bus_bw": _finite(half.bus_bw_gbs),
         "nwrong": half.n_wrong,
+        "fastest_us": _finite(half.fastest_us),
         "predicted_us": _finite(half.predicted_us),
         "limit_us": _finite(half.limit_us),
         "limit_bytes": half.limit_bytes,
@@ -74,6 +75,7 @@ def _half(half: Half | None) -> dict[str, Any] | None:
                 "bus_bw": _finite(peer.bus_bw_gbs),
                 "ratio": _finite(peer.ratio),
                 "nwrong": peer.n_wrong,
+                "fastest_us": _finite(peer.fastest_us),
                 "how": peer.how,
             }
             for name, peer in half.peers.items()

@@ -15,6 +15,9 @@ from multiring.bench.meeting import Meeting
 __all__ = ["Copy", "Limit", "limit_bytes", "limit_copies", "region_bytes"]
 
 
+_BLOCK_BYTES = 64 << 10
+
+
 class Copy(NamedTuple):
     """One copy, in elements, into a rank's receive buffer.
 
@@ -145,7 +148,17 @@ class Limit:
             )
             for copy in limit_copies(case, rank, in_place)
         ]
-        return meeting.region(rank, send_bytes, send_start(rank)), meeting.copier(copies)
+        return meeting.region(rank, send_bytes, send_start(rank)), meeting.copier(_blocks(copies))
+
+
+def _blocks(copies: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Cut copies into blocks, the first block of all first: what was fetched is delivered while hot."""
+    blocks = [
+        (start, (destination + start, source + start, min(_BLOCK_BYTES, nbytes - start)))
+        for destination, source, nbytes in copies
+        for start in range(0, nbytes, _BLOCK_BYTES)
+    ]
+    return [block for _, block in sorted(blocks, key=lambda entry: entry[0])]
 
 
 def _page(nbytes: int) -> int:

@@ -11,7 +11,7 @@ from typing import Any
 from multiring.bench.rows import Half, Row
 from multiring.errors import ArgumentError
 
-__all__ = ["PLOT_FORMATS", "check_plot", "write_plot"]
+__all__ = ["PLOT_FORMATS", "check_plot", "save_figure", "write_plot"]
 
 PLOT_FORMATS = (".png", ".svg", ".html")
 
@@ -55,15 +55,20 @@ def write_plot(rows: Sequence[Row], path: str, title: str, peers: Sequence[str])
     if left.get_legend_handles_labels()[0]:
         left.legend(fontsize="small")
     figure.suptitle(title)
-    if path.lower().endswith(".html"):
-        text = io.StringIO()
-        figure.savefig(text, format="svg")
-        svg = text.getvalue()
-        page = f"<!doctype html><meta charset='utf-8'><title>{title}</title>\n{svg[svg.index('<svg') :]}"
-        Path(path).write_text(page, encoding="utf-8")
-    else:
-        figure.savefig(path)
+    save_figure(figure, path, title)
     pyplot.close(figure)
+
+
+def save_figure(figure: Any, path: str, title: str) -> None:
+    """Write a matplotlib figure; ``.html`` is a page that holds the SVG."""
+    if not path.lower().endswith(".html"):
+        figure.savefig(path)
+        return
+    text = io.StringIO()
+    figure.savefig(text, format="svg")
+    svg = text.getvalue()
+    page = f"<!doctype html><meta charset='utf-8'><title>{title}</title>\n{svg[svg.index('<svg') :]}"
+    Path(path).write_text(page, encoding="utf-8")
 
 
 def _lines(rows: Sequence[Row], peers: Sequence[str]) -> dict[str, list[tuple[int, float, float | None]]]:

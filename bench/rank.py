@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any, TextIO
 import numpy as np
 
 from multiring.bench import machine, report
+from multiring.bench.cases import Case
 from multiring.bench.console import complain
 from multiring.bench.contender import Ours
 from multiring.bench.documents import document, dump, write_csv
@@ -54,6 +56,10 @@ def run_rank(request: Request, place: LocalPlace, arguments: list[str]) -> int:
         return 1 if n_errors else 0
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError as error:
+        # The reader of the table went away; Python's own flush at exit would say so a second time.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return _fail(error, place, comm, mpi, 141)
     except (ArgumentError, TypeError, ValueError) as error:
         # The ranks run the same arguments, so they all come here.
         return _fail(error, place, comm, mpi, 2 if isinstance(error, ArgumentError) else 1)
@@ -62,7 +68,10 @@ def run_rank(request: Request, place: LocalPlace, arguments: list[str]) -> int:
 
 
 def _fail(error: BaseException, place: LocalPlace, comm: Any, mpi: Any, code: int) -> int:
-    complain(f"rank {place.rank}: {_one_line(error)}")
+    if code == 1:
+        complain(f"rank {place.rank}: {_one_line(error)}")
+    elif code == 2 and place.local_rank == 0:
+        complain(_one_line(error))
     if comm is not None:
         try:
             comm.abort(_one_line(error))
@@ -100,7 +109,7 @@ def _measure(request: Request, world: World, binding: str, arguments: list[str])
         for name in _algorithms(request, world.size)
     ]
     peers = [make_peer(name, world.mpi) for name in request.peers]
-    sweep = Sweep(world, settings, ours, peers, limit, barrier, allocate, Ours.algorithm_name)
+    sweep = Sweep(world, settings, ours, peers, limit, barrier, allocate, Ours.algorithm_name, _predicted_us)
     config = _config(request, world, bindings, pairs, peers)
     output = sys.stderr if request.json == "-" else sys.stdout
     notes = [*_notes(config, bindings, pairs), *notes]
@@ -143,6 +152,11 @@ def _algorithms(request: Request, n_ranks: int) -> list[str | None]:
     return able
 
 
+def _predicted_us(ours: Ours, case: Case, in_place: bool) -> float | None:
+    del in_place  # the plan is the same
+    return ours.predicted_us(case)
+
+
 def _symmetric(comm: Any, nbytes: int) -> Any:
     return comm.empty((nbytes,), "uint8")
 
@@ -166,7 +180,7 @@ def _config(
     request: Request, world: World, bindings: list[str], pairs: dict[str, float], peers: list[Any]
 ) -> dict[str, Any]:
     settings = request.settings
-    pids = [int(row[0]) for row in world.gather([float(_pid())])]
+    pids = [int(row[0]) for row in world.gather([float(os.getpid())])]
     hosts, cpu = world.gather_text(machine.host_name()), machine.cpu_name()
     return {
         "nthreads": 1,
@@ -178,6 +192,7 @@ def _config(
         "iterations": settings.iterations,
         "validation": settings.checks,
         "ranks": world.size,
+        "started_by": "mpi" if world.mpi is not None else "multiring" if world.size > 1 else "alone",
         "host": machine.host_name(),
         "cpu": cpu,
         "device": "host",
@@ -185,6 +200,8 @@ def _config(
         "core_to_core_ns": next(iter(pairs.values()), None),
         "core_to_core_pairs_ns": pairs,
         "timer_overhead_ns": timer_overhead_ns(),
+        "time": "median over iterations of the slowest rank's time, each call alone, inputs rewritten before it",
+        "limit": "memcpy of limit_bytes to the busiest receiver, all ranks at once, inputs rewritten before it",
         "registered": request.registered,
         "prepared": request.prepared,
         "wire": settings.wire.name if settings.wire else None,
@@ -196,12 +213,6 @@ def _config(
             for rank in range(world.size)
         ],
     }
-
-
-def _pid() -> int:
-    import os
-
-    return os.getpid()
 
 
 def _notes(config: dict[str, Any], bindings: list[str], pairs: dict[str, float]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
 from multiring.bench.cases import COLLECTIVES, collective_of
 from multiring.bench.peers import check_peers
@@ -124,8 +125,9 @@ def make_request(
         _check_algorithm(algorithm, name)
     if plot is not None:
         check_plot(plot)
-    if json == "-" and "-" in (csv, plot):
-        raise ArgumentError("--csv: got '-', wanted a file: standard output is the JSON document's")
+    for option, path in (("--json", None if json == "-" else json), ("--csv", csv), ("--plot", plot)):
+        if path is not None and (path == "-" or Path(path).is_dir() or not Path(path).absolute().parent.is_dir()):
+            raise ArgumentError(f"{option}: got {path!r}, wanted a file in a folder that exists")
     all_roots = shape.rooted and root == "all"
     roots = (_root(root),) if shape.rooted and not all_roots else ()
     settings = Settings(name, sizes, dtypes, operations, roots, iters, warmup_iters, check, wire_type)

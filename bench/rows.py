@@ -32,6 +32,8 @@ class PeerFigures:
         Wrong elements on all ranks; None unchecked.
     how : str
         What was called.
+    fastest_us : float or None
+        The best iteration's.
     """
 
     time_us: float
@@ -40,6 +42,7 @@ class PeerFigures:
     ratio: float | None
     n_wrong: int | None
     how: str
+    fastest_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,8 @@ class Half:
     limit_bytes : int
         That the busiest receiver copies.
     peers : dict of str to PeerFigures
+    fastest_us : float or None
+        The best iteration's, by its slowest rank.
     """
 
     time_us: float
@@ -71,6 +76,7 @@ class Half:
     limit_us: float | None = None
     limit_bytes: int = 0
     peers: dict[str, PeerFigures] = field(default_factory=dict)
+    fastest_us: float | None = None
 
     @property
     def limit_percent(self) -> float | None:

@@ -15,7 +15,7 @@ __all__ = ["exit_code", "mpi_command", "start_local", "start_mpi"]
 
 def exit_code(status: int) -> int:
     """Return the command's exit code for a job's status: 0, 2 for bad usage, 128 plus a signal's number, else 1."""
-    return status if status in (0, 2, 130, 143) else 1
+    return status if status in (0, 2, 130, 141, 143) else 1
 
 
 def start_local(n_ranks: int, command: Sequence[str]) -> int:

@@ -14,7 +14,7 @@ from multiring.bench.contender import Contender
 from multiring.bench.inputs import Inputs, count_wrong, poison, write_periodic
 from multiring.bench.limit import Limit, limit_bytes
 from multiring.bench.rows import Half, PeerFigures, Row
-from multiring.bench.timing import Trial, iterations_for, measure_ns, slowest_median_us
+from multiring.bench.timing import Trial, iterations_for, measure_ns, slowest_us
 from multiring.bench.world import World
 from multiring.errors import MultiringError
 from multiring.kernels.dtypes import DType, numpy_dtype
@@ -194,7 +194,9 @@ class Sweep:
         iterations = settings.iterations or iterations_for(case.size_bytes)
         taken = measure_ns(trials, iterations, settings.warmup, self._barrier)
         by_rank = self._world.gather(taken).reshape(self._world.size, *taken.shape)
-        times = dict(zip([(t.name, t.in_place) for t in trials], slowest_median_us(by_rank).tolist(), strict=True))
+        medians, fastest = slowest_us(by_rank)
+        both = zip(medians.tolist(), fastest.tolist(), strict=True)
+        times = dict(zip([(t.name, t.in_place) for t in trials], both, strict=True))
         total = dict(
             zip(wrong, self._world.gather([float(v) for v in wrong.values()]).sum(axis=0).tolist(), strict=True)
         )
@@ -206,16 +208,17 @@ class Sweep:
         ours: Contender,
         case: Case,
         in_place: bool,
-        times: dict[tuple[str, bool], float],
+        times: dict[tuple[str, bool], tuple[float, float]],
         wrong: dict[tuple[str, bool], float],
     ) -> Half | None:
-        time_us = times.get((ours.name, in_place))
+        nothing = (None, None)
+        time_us, fastest_us = times.get((ours.name, in_place), nothing)
         if time_us is None:
             return None
         checked = self._settings.checks > 0
         peers = {}
         for peer in self._peers:
-            peer_us = times.get((peer.name, in_place))
+            peer_us, peer_fastest_us = times.get((peer.name, in_place), nothing)
             if peer_us is not None:
                 n_wrong = int(wrong[peer.name, in_place]) if checked else None
                 peers[peer.name] = PeerFigures(
@@ -225,6 +228,7 @@ class Sweep:
                     peer_us / time_us,
                     n_wrong,
                     peer.how(case, in_place),
+                    peer_fastest_us,
                 )
         return Half(
             time_us,
@@ -232,9 +236,10 @@ class Sweep:
             case.bus_bw_gbs(time_us),
             int(wrong[ours.name, in_place]) if checked else None,
             self._predict(ours, case, in_place),
-            times.get(("limit", in_place)),
+            times.get(("limit", in_place), nothing)[0],
             limit_bytes(case, in_place),
             peers,
+            fastest_us,
         )
 
     def _check(

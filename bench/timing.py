@@ -16,7 +16,7 @@ from time import perf_counter_ns
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Trial", "iterations_for", "measure_ns", "slowest_median_us", "timer_overhead_ns"]
+__all__ = ["Trial", "iterations_for", "measure_ns", "slowest_us", "timer_overhead_ns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,8 +107,8 @@ def measure_ns(
     return np.maximum(taken - overhead, 1).astype(np.float64)
 
 
-def slowest_median_us(by_rank_ns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the median over iterations of the slowest rank's time.
+def slowest_us(by_rank_ns: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the median and the least over iterations of the slowest rank's time.
 
     Parameters
     ----------
@@ -116,7 +116,8 @@ def slowest_median_us(by_rank_ns: NDArray[np.float64]) -> NDArray[np.float64]:
 
     Returns
     -------
-    ndarray, shape (trials,)
+    median, fastest : ndarray, shape (trials,)
         Microseconds.
     """
-    return np.asarray(np.median(by_rank_ns.max(axis=0), axis=-1) / 1e3, dtype=np.float64)
+    slowest_rank = by_rank_ns.max(axis=0) / 1e3
+    return np.asarray(np.median(slowest_rank, axis=-1), dtype=np.float64), slowest_rank.min(axis=-1)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
+import math
 import os
+import time
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.drivers.control import Context, Layout, Waiting
+from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.faults import abort_error, mismatch_error
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
 from multiring.collectives.invocation import CallRecord, Invocation
@@ -23,9 +24,12 @@ from multiring.collectives.plan import Plan
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice, choose
 from multiring.collectives.schedules.collective import Collective
-from multiring.errors import CommunicatorClosed, MultiringError
+from multiring.collectives.schedules.explanation import Explanation, explain
+from multiring.errors import CommunicatorClosed, LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 from multiring.kernels.records import (
+    ABORT_CULPRIT_SHIFT,
+    ABORT_PEER_LOST,
     ABORT_REASON_SHIFT,
     ABORT_REPORTER_SHIFT,
     ABORT_USER,
@@ -48,7 +52,12 @@ from multiring.kernels.records import (
     MAIL_PEER,
     MAIL_SENDS,
     MISMATCH,
+    PHASE_IDLE,
     PHASE_MAIL,
+    REPORT_COUNT,
+    REPORT_PEER,
+    REPORT_PHASE,
+    REPORT_SIGNATURE,
     SIGNATURE_CLOSED,
     SIGNATURE_REFUSED,
     WAIT,
@@ -56,14 +65,14 @@ from multiring.kernels.records import (
 from multiring.topology.host import host_topology
 from multiring.topology.model import Topology
 
-__all__ = ["Executor", "Message", "entries"]
+__all__ = ["Executor", "Message", "entries", "open_executors"]
 
 Message = tuple[int, int, DType, int]
 """(address, count, dtype, peer) of a send or a receive."""
 
 CACHED_PLANS = 256
 CACHED_INVOCATIONS = 1024
-CLOSE_TIMEOUT_S = 2.0
+CLOSE_PATIENCE_S = 2.0
 
 
 class Entries:
@@ -135,13 +144,14 @@ class Executor:
         self.node, self.n_nodes = 0, 1
         self.device = "host"
         self.topology: Topology = host_topology(size)
+        _executors.add(self)
 
     @property
     def failed(self) -> bool:
         """Whether an error closed the communicator."""
         return self._error is not None and not self._left
 
-    # --- plans -------------------------------------------------------------------------------------------------------
+    # --- plans ------------------------------------------------------------------------------------------------------
 
     def choose(self, request: Request, count: int) -> Choice:
         """Return the schedule that a call gets."""
@@ -191,37 +201,77 @@ class Executor:
         record = CallRecord(
             self.plan(request, count), self._context, count, counts, self.timeout_s, self._entries.span_address
         )
-        invocation = Invocation(record, self._entries.run, self._finish)
+        invocation = Invocation(record, self._entries.run, self._finish, self._broken)
         self._invocations[key] = invocation
         self._alive.add(invocation)
         if len(self._invocations) > CACHED_INVOCATIONS:
             self._invocations.popitem(last=False)
         return invocation
 
-    def describe(self, request: Request, count: int) -> str:
-        """Return the plan of a call, the reason for it, and the alternatives."""
-        return str(self.plan(request, count))
+    def explain(self, request: Request, count: int) -> Explanation:
+        """Return the plan of a call with its price on the topology, the reason for it, and the alternatives."""
+        wire = request.wire_type
+        return explain(
+            self.choose(request, count),
+            count * request.dtype.itemsize,
+            self.topology,
+            request.dtype.name,
+            wire.name,
+            count * wire.itemsize,
+        )
 
-    # --- running -----------------------------------------------------------------------------------------------------
+    def describe(self, request: Request, count: int) -> str:
+        """Return :meth:`explain`'s answer as text."""
+        return str(self.explain(request, count))
+
+    # --- running ----------------------------------------------------------------------------------------------------
 
     def _finish(self, invocation: Invocation, code: int) -> None:
         """Carry on with a call that returned early, until it is done."""
         record = invocation.record
-        with self._abort_on_interrupt():
-            while code != DONE:
-                if code == WAIT:
-                    pass
-                elif code == ATTACH:
-                    self._driver.attach(int(record.words[CALL_PEER]), int(record.words[CALL_SEGMENT]))
-                elif code == LOWER:
-                    record.enter_variant()
-                else:
-                    self._fail(code, int(record.words[CALL_EPOCH]), record.plan)
-                code = self._entries.advance(record.address)
+        while code != DONE:
+            if code == WAIT:
+                pass
+            elif code == ATTACH:
+                self._attach(record.words)
+            elif code == LOWER:
+                record.enter_variant()
+            else:
+                self._fail(code, int(record.words[CALL_EPOCH]), record.plan)
+            code = self._entries.advance(record.address)
+
+    def _attach(self, words: NDArray[np.int64]) -> None:
+        """Map what a call record asks for; a peer that has ended is everybody's error."""
+        peer = int(words[CALL_PEER])
+        try:
+            self._driver.attach(peer, int(words[CALL_SEGMENT]))
+        except PeerLostError:
+            report = self._context.report(self.rank)
+            for field, source in (
+                (REPORT_PHASE, CALL_PHASE),
+                (REPORT_PEER, CALL_PEER),
+                (REPORT_SIGNATURE, CALL_SIGNATURE),
+                (REPORT_COUNT, CALL_COUNT),
+            ):
+                report[field] = words[source]
+            self._set_abort(ABORT_PEER_LOST, peer)
+            self._fail(ABORTED, 0, None)
+
+    def _set_abort(self, reason: int, culprit: int = 0) -> None:
+        record = (reason << ABORT_REASON_SHIFT) | (culprit << ABORT_CULPRIT_SHIFT) | (self.rank << ABORT_REPORTER_SHIFT)
+        self._entries.abort(self._context.address, record)
+
+    def _broken(self, invocation: Invocation, error: BaseException) -> None:
+        """Close the communicator for all when a call ends half-way by what is not in ABORT, such as Ctrl-C."""
+        if isinstance(error, MultiringError):
+            if self._error is None:
+                self.abort(str(error))
+        elif int(invocation.record.words[CALL_PHASE]) != PHASE_IDLE:
+            self.abort(f"{type(error).__name__} in the middle of a call")
 
     @contextlib.contextmanager
     def _abort_on_interrupt(self) -> Any:
-        """Close the communicator for all when something that is not ours, such as Ctrl-C, ends a call half-way."""
+        """Close the communicator for all when something ends a message half-way, as :meth:`_broken` does for calls."""
         try:
             yield
         except MultiringError as error:
@@ -259,21 +309,25 @@ class Executor:
     def refuse(self) -> None:
         """Publish the call that this rank would make now as refused, without waiting for the others."""
         self.check()
-        self._announce(SIGNATURE_REFUSED, self.timeout_s)
+        self._announce(SIGNATURE_REFUSED)
 
-    def _announce(self, signature: int, timeout_s: float) -> None:
+    def _announce(self, signature: int, patience_s: float = math.inf) -> None:
+        """Publish a refusal or a closing, after an earlier refusal is settled; without it if that takes too long."""
         words = self._announcement
         words[CALL_DEADLINE_NS] = 0
-        words[CALL_TIMEOUT_NS] = int(timeout_s * 1e9)
+        words[CALL_TIMEOUT_NS] = int(self.timeout_s * 1e9)
+        given_up = time.monotonic() + patience_s
         words[CALL_SIGNATURE] = signature
         with self._abort_on_interrupt():
             code = WAIT
             while code == WAIT:
                 code = self._entries.announce(words.ctypes.data, signature)
+                if code == WAIT and time.monotonic() > given_up:
+                    return
             if code != DONE:
                 self._fail(code, int(words[CALL_EPOCH]), None)
 
-    # --- point to point ------------------------------------------------------------------------------------------------
+    # --- point to point ----------------------------------------------------------------------------------------------
 
     def send(self, address: int, count: int, dtype: DType, peer: int, timeout_s: float | None = None) -> None:
         """Send an array to ``peer``; returns when the array may be used again."""
@@ -312,12 +366,12 @@ class Executor:
             code = WAIT
             while code in (WAIT, ATTACH):
                 if code == ATTACH:
-                    self._driver.attach(int(records[0, CALL_PEER]), int(records[0, CALL_SEGMENT]))
+                    self._attach(records[0])
                 code = self._entries.deliver(addresses.ctypes.data, len(addresses))
             if code != DONE:
                 self._fail(ABORTED, 0, None)
 
-    # --- memory --------------------------------------------------------------------------------------------------------
+    # --- memory ------------------------------------------------------------------------------------------------------
 
     def empty(self, shape: int | tuple[int, ...], dtype: DType) -> NDArray[Any]:
         """Return an array in symmetric memory, its contents undefined.
@@ -338,7 +392,7 @@ class Executor:
         """Whether a range lies in this process's symmetric memory."""
         return self._driver.heap.holds(address, nbytes)
 
-    # --- life ------------------------------------------------------------------------------------------------------------
+    # --- life --------------------------------------------------------------------------------------------------------
 
     def gather_bytes(self, payload: bytes) -> list[bytes]:
         """Give every rank the bytes of all, by two calls of this communicator."""
@@ -371,13 +425,24 @@ class Executor:
         if color is not None:
             ranks = [r for _, r in members[color]]
 
+            n_exchanges = 0
+
             def exchange(payload: bytes) -> list[bytes]:
+                nonlocal n_exchanges
+                n_exchanges += 1
                 answers = self.gather_bytes(payload)
                 return [answers[r] for r in ranks]
 
-            mine = Executor(
-                ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
-            )
+            try:
+                mine = Executor(
+                    ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
+                )
+            except (SharedMemoryError, LaunchError):
+                # The other colors go on, in step.
+                for _ in range(SPLIT_EXCHANGES - n_exchanges):
+                    self.gather_bytes(b"")
+                raise
+            mine.over_mpi = self.over_mpi
         else:
             for _ in range(SPLIT_EXCHANGES):
                 self.gather_bytes(b"")
@@ -407,8 +472,7 @@ class Executor:
             return
         if not self._context.abort_word:
             self._context.abort_text = reason
-        record = (ABORT_USER << ABORT_REASON_SHIFT) | (self.rank << ABORT_REPORTER_SHIFT)
-        self._entries.abort(self._context.address, record)
+        self._set_abort(ABORT_USER)
         self._abandon(abort_error(self._context, self.rank, self._hosts, None))
 
     def close(self) -> None:
@@ -417,12 +481,39 @@ class Executor:
             self._driver.close()
             return
         with contextlib.suppress(MultiringError):
-            self._announce(SIGNATURE_CLOSED, CLOSE_TIMEOUT_S)
+            # Peers that never come to a call that was refused here must not keep this rank; those that come late see
+            # the refusal.
+            self._announce(SIGNATURE_CLOSED, CLOSE_PATIENCE_S)
         if self._error is None:
             self._left = True
             self._end(CommunicatorClosed(f"rank {self.rank} has closed this communicator; make a new one"))
         self._driver.close()
 
+    def disown(self) -> None:
+        """Give up a communicator that belongs to the process that this one was forked from."""
+        self._left = True
+        self._end(
+            CommunicatorClosed(
+                f"process {os.getppid()} made this communicator as rank {self.rank}; process {os.getpid()} is its"
+                " forked child and has no part in it; make a new one in the child"
+            )
+        )
+
+
+_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
+
+
+def open_executors() -> list[Executor]:
+    """Return the executors of this process that are not yet closed, those of split communicators too."""
+    return [e for e in list(_executors) if not e.closed or e.failed]
+
+
+def _disown_all() -> None:
+    for executor in list(_executors):
+        executor.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)
 
 SPLIT_EXCHANGES = 4
 """Exchanges of a new communicator: its settings, the facts, and two agreements."""

@@ -7,17 +7,15 @@ import json
 import os
 import platform
 import sys
-import weakref
 from pathlib import Path
 from typing import Any
 
 from multiring.collectives.bootstrap import Bootstrap, connect
-from multiring.collectives.executor import Executor
+from multiring.collectives.executor import Executor, open_executors
 from multiring.errors import ArgumentError, LaunchError
 
 __all__ = ["from_mpi", "init"]
 
-_open: weakref.WeakSet[Executor] = weakref.WeakSet()
 JOIN_TIMEOUT_S = 60.0
 
 
@@ -73,11 +71,10 @@ def _join(bootstrap: Bootstrap, timeout_s: float, *, over_mpi: bool) -> Executor
         executor = Executor(bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s)
     finally:
         bootstrap.close()
-    if not _open:
-        atexit.register(_close_all)
-    _open.add(executor)
-    if over_mpi:
-        executor.over_mpi = True
+    executor.over_mpi = over_mpi
+    # Last registered, first run: before what MPI and the user registered earlier.
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
     return executor
 
 
@@ -96,7 +93,7 @@ def _node_identity() -> str:
 
 def _require_one_node(bootstrap: Bootstrap) -> None:
     nodes = [json.loads(b) for b in bootstrap.all_gather(json.dumps([_node_identity(), platform.node()]).encode())]
-    names = {identity: host for identity, host in nodes}
+    names: dict[str, str] = dict(nodes)
     if len(names) > 1:
         raise LaunchError(
             f"the {bootstrap.size} ranks are on {len(names)} nodes ({', '.join(sorted(names.values()))}), wanted one:"
@@ -107,7 +104,7 @@ def _require_one_node(bootstrap: Bootstrap) -> None:
 def _close_all() -> None:
     """Tell the peers of every open communicator that this process leaves."""
     failed = False
-    for executor in list(_open):
+    for executor in open_executors():
         failed = failed or (executor.over_mpi and executor.failed)
         executor.close()
     if failed:

@@ -12,6 +12,7 @@ program does not depend on the count. What lowering adds:
 
 from __future__ import annotations
 
+import bisect
 from collections import defaultdict
 from dataclasses import dataclass, field
 
@@ -28,10 +29,13 @@ from multiring.kernels.records import (
     SPACE_X,
 )
 
-__all__ = ["Instruction", "Lowered", "Operand", "Wait", "lower"]
+__all__ = ["MOST_VERSIONS", "Instruction", "Lowered", "Operand", "Wait", "lower"]
 
 FIRST_STEP = -1
 """The step of what is done before the schedule's first: copies of inputs."""
+
+MOST_VERSIONS = 2
+"""Places of one chunk in a rank's slot: one being read while the other is written."""
 
 UNREACHABLE = 9
 """The order of preference of a place that a rank cannot read."""
@@ -131,7 +135,7 @@ class _Lowering:
         ]
         self._scan()
 
-    # --- what the schedule will do -----------------------------------------------------------------------------------
+    # --- what the schedule will do ----------------------------------------------------------------------------------
 
     def _scan(self) -> None:
         """Note in which steps each (rank, chunk) is read by a peer, and written."""
@@ -155,23 +159,27 @@ class _Lowering:
         last : bool
             Nothing overwrites it.
         """
-        following = next((s for s in self.writes[rank, chunk] if s > step), None)
-        reads = [s for s in self.reads[rank, chunk] if s > step and (following is None or s <= following)]
-        return bool(reads), following is not None and following in reads, following is None
+        writes, reads = self.writes[rank, chunk], self.reads[rank, chunk]
+        at = bisect.bisect_right(writes, step)
+        following = writes[at] if at < len(writes) else self.schedule.n_steps
+        first, end = bisect.bisect_right(reads, step), bisect.bisect_right(reads, following)
+        return first < end, first < end and reads[end - 1] == following, at == len(writes)
 
-    # --- where values lie --------------------------------------------------------------------------------------------
+    # --- where values lie -------------------------------------------------------------------------------------------
 
     def _slot(self, rank: int, chunk: int, avoid: Operand | None = None) -> Operand:
         """Return the place of a chunk in a rank's slot; a second one where the first is still being read."""
-        for version in (0, 1):
-            key = (rank, chunk, version)
-            if key not in self.place_of:
-                self.place_of[key] = self.n_places[rank]
-                self.n_places[rank] += 1
-            operand = Operand(SPACE_SLOT, rank, self.place_of[key])
-            if operand != avoid:
-                break
+        version = 0
+        while (operand := self._place(rank, chunk, version)) == avoid:
+            version += 1
         return operand
+
+    def _place(self, rank: int, chunk: int, version: int) -> Operand:
+        key = (rank, chunk, version)
+        if key not in self.place_of:
+            self.place_of[key] = self.n_places[rank]
+            self.n_places[rank] += 1
+        return Operand(SPACE_SLOT, rank, self.place_of[key])
 
     def _readable(self, value: _Value, reader: int) -> Operand:
         """Return the place of a value that ``reader`` reads it from."""
@@ -189,7 +197,9 @@ class _Lowering:
 
         best = min(value.places, key=rank_of)
         if rank_of(best) == UNREACHABLE:
-            raise RuntimeError(f"lowering {self.schedule.algorithm} {self.collective.name}: rank {reader} cannot read {best}")
+            raise RuntimeError(
+                f"lowering {self.schedule.algorithm} {self.collective.name}: rank {reader} cannot read {best}"
+            )
         return best
 
     def _homes(self, rank: int, chunk: int, step: int, old: _Value | None) -> tuple[list[Operand], bool]:
@@ -207,7 +217,7 @@ class _Lowering:
             homes.insert(0, self._slot(rank, chunk, busy[0] if busy else None))
         return homes, last and in_output and self.through_slots
 
-    # --- building ----------------------------------------------------------------------------------------------------
+    # --- building ---------------------------------------------------------------------------------------------------
 
     def _emit(
         self, rank: int, kind: int, step: int, chunk: int, sources: list[Operand], destinations: list[Operand]
@@ -223,7 +233,7 @@ class _Lowering:
         for number in range(self.schedule.n_steps):
             self._step(number, values)
         self._outputs(values)
-        self._drop_unread_slots()
+        self._drop_unread()
 
     def _inputs(self) -> dict[tuple[int, int], _Value]:
         """Enter the inputs, with a copy into the slot where peers could not read them in place."""
@@ -252,7 +262,9 @@ class _Lowering:
             groups[dst, chunk].append((src, reduce))
         written: dict[tuple[int, int], _Value] = {}
         # Nearest source first, so that ranks do not all read from rank 0 at once.
-        for (dst, chunk), arrows in sorted(groups.items(), key=lambda g: (g[0][0], (g[1][0][0] - g[0][0]) % self.n_ranks)):
+        for (dst, chunk), arrows in sorted(
+            groups.items(), key=lambda g: (g[0][0], (g[1][0][0] - g[0][0]) % self.n_ranks)
+        ):
             if arrows[0][1]:
                 written[dst, chunk] = self._reduce(number, dst, chunk, [src for src, _ in arrows], values)
             else:
@@ -335,24 +347,29 @@ class _Lowering:
                 else:
                     self._emit(rank, KIND_COPY, FIRST_STEP, chunk, [value.places[0]], [out])
 
-    def _drop_unread_slots(self) -> None:
-        """Forget the places that nobody reads since all copies from them became further destinations."""
-        read = {o for i in self.instructions for o in i.sources if o.space == SPACE_SLOT}
-        for instruction in self.instructions:
-            kept = [o for o in instruction.destinations if o.space != SPACE_SLOT or o in read]
-            instruction.destinations = kept or instruction.destinations[:1]
+    def _drop_unread(self) -> None:
+        """Forget what nobody reads: backwards from the outputs, destinations, instructions and places."""
+        live = {Operand(SPACE_OUT, rank, chunk) for rank in range(self.n_ranks) for chunk in self.outputs[rank]}
+        kept: list[Instruction] = []
+        # Within a step nobody reads a place that another rank writes, and a rank's own instructions keep their order.
+        for instruction in sorted(self.instructions, key=lambda i: i.step)[::-1]:
+            instruction.destinations = [o for o in instruction.destinations if o in live]
+            if instruction.destinations:
+                live.difference_update(instruction.destinations)
+                live.update(instruction.sources)
+                kept.append(instruction)
+        self.instructions = kept[::-1]
         used = {o for i in self.instructions for o in (*i.sources, *i.destinations) if o.space == SPACE_SLOT}
         number: dict[Operand, Operand] = {}
-        for rank in range(self.n_ranks):
-            places = sorted(o.place for o in used if o.rank == rank)
-            self.n_places[rank] = len(places)
-            for new, old in enumerate(places):
-                number[Operand(SPACE_SLOT, rank, old)] = Operand(SPACE_SLOT, rank, new)
+        self.n_places = [0] * self.n_ranks
+        for old in sorted(used, key=lambda o: o.place):
+            number[old] = Operand(SPACE_SLOT, old.rank, self.n_places[old.rank])
+            self.n_places[old.rank] += 1
         for instruction in self.instructions:
             instruction.sources = [number.get(o, o) for o in instruction.sources]
             instruction.destinations = [number.get(o, o) for o in instruction.destinations]
 
-    # --- order and waits ---------------------------------------------------------------------------------------------
+    # --- order and waits --------------------------------------------------------------------------------------------
 
     def finish(self) -> Lowered:
         """Order the instructions of each rank and find out whom each has to wait for."""
@@ -497,7 +514,8 @@ def lower(
     x_visible, out_visible : bool
         Whether all ranks' inputs, and outputs, lie in memory that every rank reads and writes.
     through_slots : bool
-        Whether every value passes through a slot in the wire type: inputs are cast on the way in, results on the way out.
+        Whether every value passes through a slot in the wire type: inputs are cast on the way in, results
+        on the way out.
     eager : bool
         Whether the slots are the payload areas of the arrival lines, and copies of inputs run before the arrival.
     n_slots : int

@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.lowering import Instruction, Lowered, Operand, Wait, lower
+from multiring.collectives.lowering import MOST_VERSIONS, Instruction, Lowered, Operand, Wait, lower
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice
+from multiring.collectives.schedules.draw import text
+from multiring.collectives.schedules.explanation import Explanation, explain
 from multiring.collectives.schedules.geometry import Geometry, geometry
+from multiring.errors import ScheduleError
 from multiring.kernels.records import (
     INSTRUCTION_CHUNK,
     INSTRUCTION_DESTINATION_END,
@@ -34,14 +37,18 @@ from multiring.kernels.records import (
     PROGRAM_N_INSTRUCTIONS,
     PROGRAM_N_PLACES,
     PROGRAM_N_STEPS,
+    PROGRAM_N_TOUCHED,
     PROGRAM_OPERANDS,
     PROGRAM_STRIDE,
+    PROGRAM_TOUCHED,
     PROGRAM_WAITS,
     PROGRAM_WORDS,
+    SPACE_SLOT,
     VARIANT_OUT,
     VARIANT_X,
     WAIT_WORDS,
 )
+from multiring.topology.model import Topology
 
 __all__ = ["EAGER", "Plan", "Table", "encode"]
 
@@ -93,7 +100,18 @@ def encode(lowered: Lowered, rank: int, n_steps: int) -> Table:
     header[PROGRAM_INSTRUCTIONS] = PROGRAM_WORDS
     header[PROGRAM_WAITS] = PROGRAM_WORDS + len(rows)
     header[PROGRAM_OPERANDS] = PROGRAM_WORDS + len(rows) + len(waits)
-    return np.array(header + rows + waits + operands, dtype=np.int64)
+    touched = sorted(
+        {
+            (operand.space, operand.rank)
+            for instruction in lowered.programs[rank]
+            for operand in (*instruction.sources, *instruction.destinations)
+            if operand.space != SPACE_SLOT and operand.rank != rank
+        }
+    )
+    header[PROGRAM_TOUCHED] = PROGRAM_WORDS + len(rows) + len(waits) + len(operands)
+    header[PROGRAM_N_TOUCHED] = len(touched)
+    pairs = [word for pair in touched for word in pair]
+    return np.array(header + rows + waits + operands + pairs, dtype=np.int64)
 
 
 class Plan:
@@ -125,6 +143,12 @@ class Plan:
         self.through_slots = request.wire_type != request.dtype or scaled
         self._lowered: dict[int, Lowered] = {}
         self._programs: dict[int, Table] = {}
+
+    def seen_from(self, rank: int) -> Plan:
+        """Return the plan of another rank; the two share what does not depend on the rank."""
+        plan = Plan(self.request, self.choice, rank, self.n_slots)
+        plan._lowered = self._lowered
+        return plan
 
     def lowered(self, variant: int) -> Lowered:
         """Return the programs of all ranks.
@@ -165,13 +189,34 @@ class Plan:
     def fits_eager(self, longest: int, room_bytes: int) -> bool:
         """Whether a slot for chunks of ``longest`` elements fits an arrival line's payload area."""
         place_bytes = (longest * self.request.wire_type.itemsize + 7) & ~7
+        if place_bytes > room_bytes and self.schedule.n_steps and not self.through_slots:
+            return False  # Even one place would not fit: no need to lower for it.
         return self.lowered(EAGER).n_places * place_bytes <= room_bytes
+
+    def check_slots(self, slot_bytes: int) -> None:
+        """Refuse a schedule with so many chunks that a slot does not hold one element of each.
+
+        Raises
+        ------
+        ScheduleError
+        """
+        itemsize, schedule = self.request.wire_type.itemsize, self.schedule
+        if MOST_VERSIONS * schedule.n_chunks * itemsize <= slot_bytes:
+            return
+        # No variant needs more places than the one where nothing is in symmetric memory, and eager has the same.
+        n_places = self.lowered(EAGER).n_places
+        if n_places * itemsize > slot_bytes:
+            raise ScheduleError(
+                f"{schedule.algorithm} {schedule.collective.name}: {n_places} chunks of at least {itemsize} bytes are"
+                f" under way at once on one rank, a slot has {slot_bytes} bytes; use fewer chunks"
+            )
 
     def hash(self, counts: tuple[int, ...] | None) -> int:
         """Return 24 bits that differ when two ranks would not run the same plan."""
         operation = self.request.operation
-        state = zlib.crc32(self.choice.algorithm.encode())
+        state = zlib.crc32(f"{self.choice.algorithm} {self.schedule.n_chunks}".encode())
         for step in self.schedule.steps:
+            state = zlib.crc32(len(step).to_bytes(8, "little"), state)
             for column in (step.src, step.dst, step.chunk, step.reduce):
                 state = zlib.crc32(column.tobytes(), state)
         if counts is not None:
@@ -182,17 +227,27 @@ class Plan:
                 state = zlib.crc32(_code_of(operation.function), state)
         return state & 0xFFFFFF
 
+    def explain(self, count: int, topology: Topology | None = None) -> Explanation:
+        """Return the plan as people and programs read it, for ``count`` elements on a machine.
+
+        The plan itself depends on neither: without a topology there are no prices.
+        """
+        dtype, wire = self.request.dtype, self.request.wire_type
+        nbytes = count * dtype.itemsize
+        return explain(self.choice, nbytes, topology, dtype.name, wire.name, count * wire.itemsize)
+
+    def to_json(self, count: int, topology: Topology | None = None) -> dict[str, Any]:
+        """Return :meth:`explain`'s answer as plain data."""
+        return self.explain(count, topology).to_json()
+
+    def trace(self, count: int, topology: Topology) -> str:
+        """Return the predicted times of ``count`` elements on a machine in the Trace Event Format."""
+        return self.explain(count, topology).trace()
+
     def __str__(self) -> str:
-        collective = self.schedule.collective
-        request = self.request
-        lines = [
-            f"{collective.name} of {request.dtype.name}, {self.schedule.n_ranks} ranks, {self.schedule.n_chunks} chunks:"
-            f" {self.choice.algorithm}, {self.schedule.n_steps} steps",
-            f"  because {self.choice.reason}",
-        ]
-        for number, step in enumerate(self.schedule.steps):
-            lines.append(f"  step {number}: " + "  ".join(str(t) for t in step))
-        lines.extend(f"  not {other.algorithm}: {other.reason}" for other in self.choice.alternatives)
+        schedule = self.schedule
+        lines = [f"{self.request.dtype.name}, because {self.choice.reason}", text(schedule)]
+        lines += [f"not {other.algorithm}: {other.reason}" for other in self.choice.alternatives]
         return "\n".join(lines)
 
 

@@ -23,7 +23,7 @@ from typing import Any
 from multiring.errors import ArgumentTypeError
 from multiring.kernels.kinds import canonical, span_function, span_name
 
-__all__ = ["cache_folder", "native", "span_address", "warm"]
+__all__ = ["cache_folder", "compiled", "native", "span_address", "warm"]
 
 _lock = threading.RLock()
 _spans: dict[Any, Any] = {}
@@ -69,8 +69,13 @@ def cache_folder() -> Path:
         import atexit
         import shutil
 
-        private = tempfile.mkdtemp(prefix="multiring-")
-        atexit.register(shutil.rmtree, private, ignore_errors=True)
+        private, owner = tempfile.mkdtemp(prefix="multiring-"), os.getpid()
+
+        def remove() -> None:
+            if os.getpid() == owner:  # not when a forked child ends
+                shutil.rmtree(private, ignore_errors=True)
+
+        atexit.register(remove)
         folder = Path(private)
     return folder
 
@@ -173,12 +178,25 @@ def native(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
     callable
         The overload's own entry point where this version of Numba has it, about 0.1 us quicker than the dispatcher.
     """
+    return compiled(function, signature, f"{function.__module__}.{function.__qualname__}")
+
+
+def compiled(function: Callable[..., Any], signature: Any, name: str | None) -> Callable[..., Any]:
+    """As :func:`native`, for a function that a factory made.
+
+    Parameters
+    ----------
+    function : callable
+    signature : numba signature
+    name : str or None
+        What distinguishes it from all others, fit for a file name; None: compiled for this process, not kept on disk.
+    """
     from numba import njit
 
-    dispatcher = _cached(
-        f"{function.__module__}.{function.__qualname__}",
-        lambda cache: njit(signature, nogil=True, error_model="numpy", cache=cache)(function),
-    )
+    def compile_with(cache: bool) -> Any:
+        return njit(signature, nogil=True, error_model="numpy", cache=cache)(function)
+
+    dispatcher = compile_with(False) if name is None else _cached(name, compile_with)
     overloads = list(dispatcher.overloads.values())
     entry_point = getattr(overloads[0], "entry_point", None) if len(overloads) == 1 else None
     return entry_point if callable(entry_point) else dispatcher

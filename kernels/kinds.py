@@ -12,7 +12,7 @@ from multiring.kernels import scalars, spans
 from multiring.kernels.dtypes import DTYPES, DType
 from multiring.kernels.operations import OPERATIONS, Reduction, check_operation
 
-__all__ = ["accumulate_of", "canonical", "span_function", "span_name"]
+__all__ = ["accumulate_of", "canonical", "load_of", "span_function", "span_name", "store_of", "stored_type"]
 
 Scalar = Callable[..., Any]
 
@@ -130,7 +130,8 @@ def span_function(kind: str, **spec: Any) -> spans.Span:
     return factories[kind](**canonical(kind, spec))
 
 
-def _stored(dtype: DType) -> type[Any]:
+def stored_type(dtype: DType) -> type[Any]:
+    """Return the numpy scalar type that an element is in memory."""
     return _STORED.get(dtype.name) or np.dtype(dtype.name).type
 
 
@@ -149,13 +150,23 @@ def _reduce(dtype: DType, operation: Reduction, accumulate: DType, final: bool, 
         combine,
         scalars.divide if final else scalars.keep,
         _STORE.get((wide.name, dtype.name), scalars.same),
-        _stored(dtype),
-        _stored(wide),
+        stored_type(dtype),
+        stored_type(wide),
         dtype.itemsize,
         wide.itemsize,
         parts,
         stream,
     )
+
+
+def load_of(dtype: DType, wide: DType) -> Scalar:
+    """Return the function from an element to the type that it is computed in."""
+    return _LOAD.get((dtype.name, wide.name), scalars.same)
+
+
+def store_of(wide: DType, dtype: DType) -> Scalar:
+    """Return the function from the type that a value is computed in to an element."""
+    return _STORE.get((wide.name, dtype.name), scalars.same)
 
 
 def _cast(source: DType, destination: DType, scale: bool, stream: bool) -> spans.Span:
@@ -171,9 +182,9 @@ def _cast(source: DType, destination: DType, scale: bool, stream: bool) -> spans
         _LOAD.get((source.name, wide.name), scalars.same),
         scalars.scale if scale else scalars.keep,
         _STORE[wide.name, destination.name],
-        _stored(source),
-        _stored(destination),
-        _stored(wide),
+        stored_type(source),
+        stored_type(destination),
+        stored_type(wide),
         source.itemsize,
         destination.itemsize,
         stream,

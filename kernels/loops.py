@@ -20,7 +20,7 @@ from numba.extending import lower_builtin
 from multiring.kernels import memory
 from multiring.kernels.primitives import I8, I64, primitive
 
-__all__ = ["SCRATCH_BYTES", "fold_elements", "scratch"]
+__all__ = ["SCRATCH_BYTES", "Distinct", "call_scalar", "fold_elements", "scratch"]
 
 SCRATCH_BYTES = 16384
 """Room of :func:`scratch`: a good part of the smallest first-level cache, and of no thread's stack."""
@@ -95,7 +95,7 @@ class _FoldTemplate(AbstractTemplate):  # type: ignore[misc]
 builtin_registry.register_global(fold_elements, types.Function(_FoldTemplate))
 
 
-class _Distinct(ir.MDValue):  # type: ignore[misc]
+class Distinct(ir.MDValue):  # type: ignore[misc]
     """A metadata node that is equal to no other; its own first operand if ``loop``."""
 
     def __init__(self, module: Any, operands: tuple[Any, ...] = (), loop: bool = False) -> None:
@@ -113,7 +113,7 @@ class _Distinct(ir.MDValue):  # type: ignore[misc]
         return id(self)
 
 
-def _call(context: Any, builder: Any, function: Any, arguments: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+def call_scalar(context: Any, builder: Any, function: Any, arguments: list[tuple[Any, Any]]) -> tuple[Any, Any]:
     """Call a jitable function on (type, value) pairs; return such a pair."""
     resolved = function.get_call_type(context.typing_context, tuple(kind for kind, _ in arguments), {})
     casts = [context.cast(builder, v, k, to) for (k, v), to in zip(arguments, resolved.args, strict=True)]
@@ -140,7 +140,7 @@ def _lower_fold(context: Any, builder: Any, signature: Any, arguments: Any) -> A
     destinations = _items(context, builder, signature.args[4], arguments[4])
     sources = _items(context, builder, signature.args[5], arguments[5])
     module = builder.module
-    group = _Distinct(module)
+    group = Distinct(module)
     parallel = module.add_metadata([ir.MetaDataString(module, "llvm.loop.parallel_accesses"), group])
 
     def pointer(element: Any, address: Any, index: Any) -> Any:
@@ -160,17 +160,17 @@ def _lower_fold(context: Any, builder: Any, signature: Any, arguments: Any) -> A
         loaded = builder.load(pointer(element, address, index), align=1)
         loaded.set_metadata("llvm.access.group", group)
         value = context.data_model_manager[element].from_data(builder, loaded)
-        kind, value = _call(context, builder, load, [(element, value)])
+        kind, value = call_scalar(context, builder, load, [(element, value)])
         if accumulated is not None:
-            result, value = _call(context, builder, combine, [(accumulate, accumulated), (kind, value)])
+            result, value = call_scalar(context, builder, combine, [(accumulate, accumulated), (kind, value)])
             value = context.cast(builder, value, result, accumulate)
         else:
             accumulate = kind
         accumulated = value
-    result, value = _call(context, builder, finish, [(accumulate, accumulated), (parameter_type, parameter)])
+    result, value = call_scalar(context, builder, finish, [(accumulate, accumulated), (parameter_type, parameter)])
     finished = context.cast(builder, value, result, accumulate)
     for store, element, address in destinations:
-        result, value = _call(context, builder, store, [(accumulate, finished)])
+        result, value = call_scalar(context, builder, store, [(accumulate, finished)])
         value = context.cast(builder, value, result, element)
         value = context.data_model_manager[element].as_data(builder, value)
         stored = builder.store(value, pointer(element, address, index), align=1)
@@ -179,6 +179,6 @@ def _lower_fold(context: Any, builder: Any, signature: Any, arguments: Any) -> A
     following = builder.add(index, I64(1), flags=("nsw",))
     index.add_incoming(following, builder.block)
     branch = builder.cbranch(builder.icmp_signed("<", following, count), body, end)
-    branch.set_metadata("llvm.loop", _Distinct(module, (parallel,), loop=True))
+    branch.set_metadata("llvm.loop", Distinct(module, (parallel,), loop=True))
     builder.position_at_end(end)
     return context.get_dummy_value()

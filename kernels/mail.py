@@ -4,15 +4,15 @@
 
     src  ->  box 0 | box 1 | box 2 | box 3  ->  dst      POSTED counts pieces written, TAKEN pieces read
 
-A message is cut into pieces of a box; one that is larger and lies in symmetric memory is offered, and the receiver reads
-it there. See "Point to point" in ``collectives/drivers/DESIGN.md``.
+A message is cut into pieces of a box; one that is larger and lies in symmetric memory is offered, and the receiver
+reads it there. See "Point to point" in ``collectives/drivers/DESIGN.md``.
 """
 
 from __future__ import annotations
 
 from numba.extending import register_jitable
 
-from multiring.kernels.interpreter import reference
+from multiring.kernels.arrival import reference
 from multiring.kernels.primitives import (
     add_word,
     clock_ns,
@@ -26,8 +26,10 @@ from multiring.kernels.primitives import (
     yield_processor,
 )
 from multiring.kernels.records import (
+    ABORT_CLOSED,
     ABORT_MISMATCH,
     ABORTED,
+    ARRIVAL_SIGNATURE,
     ATTACH,
     BOX_HEADER_BYTES,
     BOX_REFERENCE,
@@ -49,6 +51,7 @@ from multiring.kernels.records import (
     CONTEXT_PATIENCE_NS,
     CONTEXT_PEERS,
     CONTEXT_RANK,
+    CONTEXT_REPORTS,
     CONTEXT_SIZE,
     CONTEXT_SPINS,
     CONTEXT_TIMESPEC,
@@ -57,10 +60,9 @@ from multiring.kernels.records import (
     CONTROL_SLEEPERS,
     CONTROL_WAKE,
     DONE,
+    LINE_BYTES,
     MAIL_BOXES,
     MAIL_FINISHED,
-    MAIL_GOT_BYTES,
-    MAIL_GOT_SIGNATURE,
     MAIL_PEER,
     MAIL_POSTED,
     MAIL_SENDS,
@@ -69,9 +71,12 @@ from multiring.kernels.records import (
     MISMATCH,
     REFERENCE_ORDINARY,
     REFERENCE_SHIFT,
+    REPORT_GOT_BYTES,
+    REPORT_GOT_SIGNATURE,
+    SIGNATURE_CLOSED,
     WAIT,
 )
-from multiring.kernels.waiting import begin_waiting, delay, get, look_around, put, raise_abort, signal
+from multiring.kernels.waiting import arrival_line, begin_waiting, delay, get, look_around, put, raise_abort, signal
 
 __all__ = ["deliver"]
 
@@ -152,8 +157,9 @@ def receive_pieces(context: int, operation: int) -> int:
         got_bytes = load_relaxed(box + 8 * BOX_TOTAL)
         got_signature = load_relaxed(box + 8 * BOX_SIGNATURE)
         if got_bytes != total or got_signature != get(operation, CALL_SIGNATURE):
-            put(operation, MAIL_GOT_BYTES, got_bytes)
-            put(operation, MAIL_GOT_SIGNATURE, got_signature)
+            mine = get(context, CONTEXT_REPORTS) + LINE_BYTES * get(context, CONTEXT_RANK)
+            store_relaxed(mine + 8 * REPORT_GOT_BYTES, got_bytes)
+            store_relaxed(mine + 8 * REPORT_GOT_SIGNATURE, got_signature)
             return BAD
         where = load_relaxed(box + 8 * BOX_REFERENCE)
         if where >= 0:
@@ -224,6 +230,15 @@ def try_all(context: int, operations: int, n_operations: int) -> int:
 
 
 @register_jitable
+def has_closed(context: int, peer: int) -> bool:
+    """Whether a peer has left: its last line says so, and nothing comes after that."""
+    for parity in range(2):
+        if load_relaxed(arrival_line(context, parity, peer) + 8 * ARRIVAL_SIGNATURE) == SIGNATURE_CLOSED:
+            return True
+    return False
+
+
+@register_jitable
 def verdict(moved: int) -> int:
     """Return what a native call returns for a negative answer of :func:`try_all`."""
     if moved == FINISHED:
@@ -243,8 +258,8 @@ def deliver(operations: int, n_operations: int) -> int:
     Returns
     -------
     int
-        DONE; WAIT (call again); ABORTED; MISMATCH (a receive met a message of another size or type); ATTACH (map segment
-        CALL_SEGMENT of rank CALL_PEER, both in the first record, then call again).
+        DONE; WAIT (call again); ABORTED; MISMATCH (a receive met a message of another size or type); ATTACH (map
+        segment CALL_SEGMENT of rank CALL_PEER, both in the first record, then call again).
     """
     context = get(load_word(operations), CALL_CONTEXT)
     control = get(context, CONTEXT_CONTROL)
@@ -288,7 +303,7 @@ def deliver(operations: int, n_operations: int) -> int:
                 now = begin_waiting(operation)
                 peer = get(operation, MAIL_PEER)
                 put(operation, CALL_PEER, peer)
-                reason = look_around(context, operation, peer, now)
+                reason = ABORT_CLOSED if has_closed(context, peer) else look_around(context, operation, peer, now)
                 # What came before the end of its sender is good: look once more.
                 if reason != 0 and try_all(context, operations, n_operations) == 0:
                     return raise_abort(context, operation, reason, get(operation, CALL_PEER))

@@ -86,6 +86,8 @@ ABORT_PEER_LOST: Final = 1
 ABORT_TIMEOUT: Final = 2
 ABORT_USER: Final = 3
 ABORT_MISMATCH: Final = 4
+ABORT_CLOSED: Final = 5
+"""The culprit closed, and will not send or receive what is waited for."""
 ABORT_REASON_SHIFT: Final = 56
 ABORT_CULPRIT_SHIFT: Final = 40
 ABORT_REPORTER_SHIFT: Final = 24
@@ -102,6 +104,11 @@ REPORT_CHUNK: Final = 5
 REPORT_N_STEPS: Final = 6
 REPORT_SIGNATURE: Final = 7
 REPORT_COUNT: Final = 8
+REPORT_TIMEOUT_NS: Final = 9
+REPORT_GOT_BYTES: Final = 10
+"""Of a message that is not the one expected: its bytes, and its element type."""
+REPORT_GOT_SIGNATURE: Final = 11
+REPORT_WORDS: Final = 12
 
 # --- the call record ------------------------------------------------------------------------------------------------
 CALL_CONTEXT: Final = 0
@@ -143,14 +150,17 @@ CALL_PARAMETERS: Final = 30
 """Address of the span kernels' parameter block."""
 CALL_VARIANT: Final = 31
 CALL_KINDS: Final = 32
-"""For each kind: span kernel (0: copy), bytes of a source element, bytes of a destination element."""
-CALL_WIRE_BYTES: Final = 50
+"""For each kind: span kernel (0: copy), bytes of a source and of a destination element, and the span kernel that writes
+past the caches (0: none)."""
+CALL_WIRE_BYTES: Final = 56
 """Bytes of an element in the slots."""
-CALL_PLACE_BYTES: Final = 51
-CALL_BLOCK: Final = 52
+CALL_PLACE_BYTES: Final = 57
+CALL_BLOCK: Final = 58
 """Elements between two looks at ABORT."""
-CALL_ENTERED_NS: Final = 53
-CALL_N_CALLS: Final = 54
+CALL_ENTERED_NS: Final = 59
+CALL_N_CALLS: Final = 60
+CALL_STREAM: Final = 61
+"""1: results go past the caches, where they do not overwrite what was just read."""
 CALL_WORDS: Final = 64
 
 PHASE_START: Final = 0
@@ -166,13 +176,10 @@ MAIL_SENDS: Final = 12
 """1: send, 0: receive."""
 MAIL_PEER: Final = 13
 MAIL_FINISHED: Final = 14
-MAIL_GOT_BYTES: Final = 15
-"""What the other side announced, where it differs."""
-MAIL_GOT_SIGNATURE: Final = 16
-MAIL_TICKET: Final = 17
+MAIL_TICKET: Final = 15
 """What TAKEN must reach before a sender may have its symmetric array back; 0 before it was offered."""
 
-# --- the boxes of an ordered pair, in bytes --------------------------------------------------------------------------
+# --- the boxes of an ordered pair, in bytes -------------------------------------------------------------------------
 MAIL_POSTED: Final = 0
 MAIL_TAKEN: Final = 128
 MAIL_BOXES: Final = 256
@@ -183,7 +190,7 @@ BOX_REFERENCE: Final = 2
 """Where the message lies in symmetric memory, or REFERENCE_ORDINARY: then the box holds a piece of it."""
 BOX_HEADER_BYTES: Final = 64
 
-# --- a program --------------------------------------------------------------------------------------------------------
+# --- a program ------------------------------------------------------------------------------------------------------
 PROGRAM_N_INSTRUCTIONS: Final = 0
 PROGRAM_STRIDE: Final = 1
 """Positions of one slice: the longest program of all ranks."""
@@ -198,7 +205,10 @@ PROGRAM_INSTRUCTIONS: Final = 7
 PROGRAM_WAITS: Final = 8
 PROGRAM_OPERANDS: Final = 9
 PROGRAM_N_STEPS: Final = 10
-PROGRAM_WORDS: Final = 12
+PROGRAM_TOUCHED: Final = 11
+"""Word offset of (space, rank) of each symmetric array of a peer that the program reads or writes."""
+PROGRAM_N_TOUCHED: Final = 12
+PROGRAM_WORDS: Final = 13
 
 INSTRUCTION_KIND: Final = 0
 INSTRUCTION_CHUNK: Final = 1
@@ -240,11 +250,12 @@ KIND_CAST_OUT: Final = 4
 KIND_FORWARD: Final = 5
 """Slot to slot."""
 N_KINDS: Final = 6
+KIND_WORDS: Final = 4
 
 VARIANT_X: Final = 1
 VARIANT_OUT: Final = 2
 
-# --- what a native call returns --------------------------------------------------------------------------------------
+# --- what a native call returns -------------------------------------------------------------------------------------
 DONE: Final = 0
 WAIT: Final = 1
 ABORTED: Final = 2

@@ -54,7 +54,7 @@ def half_precision(signature: Any, lowering: Lowering) -> Callable[[Callable[...
     return register
 
 
-# --- from memory to the accumulate type ------------------------------------------------------------------------------
+# --- from memory to the accumulate type -----------------------------------------------------------------------------
 
 
 @scalar
@@ -112,7 +112,7 @@ def truth(byte: Any) -> Any:
     return np.uint8(byte != np.uint8(0))
 
 
-# --- from the accumulate type to memory ------------------------------------------------------------------------------
+# --- from the accumulate type to memory -----------------------------------------------------------------------------
 
 
 @scalar
@@ -192,7 +192,7 @@ def narrow_float64_to_float16(value: Any) -> Any:
     return narrow_float16(round_to_odd(value))
 
 
-# --- two accumulated values into one ---------------------------------------------------------------------------------
+# --- two accumulated values into one --------------------------------------------------------------------------------
 
 
 @scalar
@@ -270,7 +270,7 @@ def bits_xor(a: Any, b: Any) -> Any:
     return a ^ b
 
 
-# --- after the last contribution -------------------------------------------------------------------------------------
+# --- after the last contribution ------------------------------------------------------------------------------------
 
 
 @scalar

@@ -77,6 +77,7 @@ from multiring.kernels.records import (
     REPORT_SIGNATURE,
     REPORT_SLICE,
     REPORT_STEP,
+    REPORT_TIMEOUT_NS,
     WAIT,
 )
 
@@ -142,6 +143,7 @@ def report(context: int, call: int, peer: int) -> None:
     store_relaxed(line + 8 * REPORT_PEER, peer)
     store_relaxed(line + 8 * REPORT_SIGNATURE, get(call, CALL_SIGNATURE))
     store_relaxed(line + 8 * REPORT_COUNT, get(call, CALL_COUNT))
+    store_relaxed(line + 8 * REPORT_TIMEOUT_NS, get(call, CALL_TIMEOUT_NS))
     program = get(call, CALL_PROGRAM)
     if phase == PHASE_RUN and program != 0:
         index = get(call, CALL_INSTRUCTION)

@@ -42,6 +42,9 @@ class MachineWires:
         self.machine = machine
         self._prefix = prefix
         self._paths: dict[tuple[int, int, bool], tuple[Resource, ...]] = {}
+        # Every pair of GPUs of two nodes takes one of these: they are few, and asked for thousands of times.
+        self._to_nic: dict[tuple[int, int], tuple[Resource, ...]] = {}
+        self._from_nic: dict[tuple[int, int], tuple[Resource, ...]] = {}
 
     def path(self, a: int, b: int, links: bool = True) -> tuple[Resource, ...]:
         """Return the wires from one GPU to another; over PCIe and the sockets alone where ``links`` is false."""
@@ -54,15 +57,21 @@ class MachineWires:
 
     def to_nic(self, gpu: int, nic: int) -> tuple[Resource, ...]:
         """Return the wires from a GPU to a NIC, and through it to the network."""
-        machine, it = self.machine, self.machine.nics[nic]
-        tree = self._tree(gpu, len(machine.gpus) + nic, both_connectors=False)
-        return (*tree, Resource(f"{self._prefix}{it.label} send", NETWORK_LATENCY_US / 2, self._nic_gbs(nic)))
+        if (gpu, nic) not in self._to_nic:
+            machine, it = self.machine, self.machine.nics[nic]
+            tree = self._tree(gpu, len(machine.gpus) + nic, both_connectors=False)
+            port = Resource(f"{self._prefix}{it.label} send", NETWORK_LATENCY_US / 2, self._nic_gbs(nic))
+            self._to_nic[gpu, nic] = (*tree, port)
+        return self._to_nic[gpu, nic]
 
     def from_nic(self, nic: int, gpu: int) -> tuple[Resource, ...]:
         """Return the wires from the network through a NIC to a GPU."""
-        machine, it = self.machine, self.machine.nics[nic]
-        tree = self._tree(len(machine.gpus) + nic, gpu, both_connectors=False)
-        return (Resource(f"{self._prefix}{it.label} receive", NETWORK_LATENCY_US / 2, self._nic_gbs(nic)), *tree)
+        if (nic, gpu) not in self._from_nic:
+            machine, it = self.machine, self.machine.nics[nic]
+            tree = self._tree(len(machine.gpus) + nic, gpu, both_connectors=False)
+            port = Resource(f"{self._prefix}{it.label} receive", NETWORK_LATENCY_US / 2, self._nic_gbs(nic))
+            self._from_nic[nic, gpu] = (port, *tree)
+        return self._from_nic[nic, gpu]
 
     def _nic_gbs(self, nic: int) -> float:
         return min(self.machine.nics[nic].network_gbs, self.machine.nics[nic].pcie_gbs)

@@ -85,7 +85,7 @@ class MpiPeer:
             words += ", multiply then SUM, timed together"
         return words
 
-    # --- moving bytes -------------------------------------------------------------------------------------------------
+    # --- moving bytes -----------------------------------------------------------------------------------------------
 
     def _move(self, case: Case, send: Any, receive: Any, in_place: bool) -> Call:
         mpi, comm, root = self._mpi, self._comm, case.root
@@ -120,7 +120,7 @@ class MpiPeer:
                 following, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
                 return lambda: comm.Sendrecv(source, following, 0, target, before, 0)
 
-    # --- reducing -----------------------------------------------------------------------------------------------------
+    # --- reducing ---------------------------------------------------------------------------------------------------
 
     def _reduce(self, case: Case, datatype: Any, send: Any, receive: Any, in_place: bool) -> Call:
         """Return the call on a type that the library reduces itself."""

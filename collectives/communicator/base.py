@@ -21,6 +21,7 @@ class Base:
     _engine: Engine
     _buckets: BucketStore
     _warm: Warm
+    _barrier: Callable[[], Any] | None
     _hot: dict[int, dict[int, Callable[[int, int], None]]]
     _hot_dtypes: list[Any]
 
@@ -39,7 +40,9 @@ class Base:
         return self._engine.launch(self._build(build, *args, **options), options.get("async_op", False))
 
     def _pair(self, build: Builder, name: str, x: Any, out: Any, options: Any, **root: Any) -> Any:
-        """Check and launch a collective from one array to another, by the short way if one like it was checked before."""
+        """Check and launch a collective from one array to another, by the short way if one like it was checked
+        before.
+        """
         key = (name, *root.values(), *options.items())
         result = self._warm.call(key, x, out)
         if result is not MISS:

@@ -16,7 +16,7 @@ from multiring.collectives.communicator.build import action_of
 from multiring.collectives.communicator.check import output_view, overlap
 from multiring.collectives.communicator.contract import Executor
 from multiring.collectives.request import Request
-from multiring.errors import ArgumentError, ArgumentTypeError, MismatchError
+from multiring.errors import ArgumentError, ArgumentTypeError, MismatchError, MultiringError
 from multiring.kernels.dtypes import DTYPES, DType
 from multiring.kernels.operations import OPERATIONS
 
@@ -153,10 +153,18 @@ class BucketStore:
             address = address_of(pair)
             executor.prepare(request, 2).run(address, address)
             if int(pair[0]) != -int(pair[1]):
-                mine = f"rank {executor.rank} has {len(layout)} arrays: {text[:200]}"
-                reason = f"all_reduce_many: got lists of arrays that differ among the ranks, wanted equal ones; {mine}"
-                executor.abort(reason)
-                raise MismatchError(reason)
+                # All ranks know now. One more call, in which they differ, closes the communicator for all of them
+                # alike.
+                closing = executor.prepare(Request("broadcast", DTYPES["uint8"]), 1 if int(pair[0]) == mark else 2)
+                error: MultiringError | None = None
+                try:
+                    closing.run(address, address)
+                except MultiringError as closed:
+                    error = closed
+                raise MismatchError(
+                    f"all_reduce_many: got lists of arrays that differ among the ranks, wanted equal ones; "
+                    f"rank {executor.rank} has {len(layout)} arrays: {text[:200]}"
+                ) from error
             if len(self._agreed) >= 4096:
                 self._agreed.clear()
             self._agreed.add(mark)

@@ -45,6 +45,7 @@ class Communicator(Reducing, Moving, Transferring, Planning):
         self._engine = engine
         self._buckets = BucketStore(executor)
         self._warm = Warm(engine)
+        self._barrier = None
         self._hot = {}
         self._hot_dtypes = []
         self._raw = Raw(engine)

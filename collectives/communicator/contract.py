@@ -7,6 +7,7 @@ from typing import Any, Protocol
 from numpy.typing import NDArray
 
 from multiring.collectives.request import Request
+from multiring.collectives.schedules.explanation import Explanation
 from multiring.kernels.dtypes import DType
 
 __all__ = ["Executor", "Invocation", "Span"]
@@ -96,6 +97,10 @@ class Executor(Protocol):
 
     def split(self, color: int | None, key: int) -> Executor | None:
         """Return the executor of the ranks with this color, in order of (key, rank)."""
+        ...
+
+    def explain(self, request: Request, count: int) -> Explanation:
+        """Return the plan with its price."""
         ...
 
     def describe(self, request: Request, count: int) -> str:

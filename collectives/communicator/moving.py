@@ -12,7 +12,8 @@ from multiring.collectives.communicator.action import Action, CollectiveAction, 
 from multiring.collectives.communicator.base import Base
 from multiring.collectives.communicator.check import counts_of, input_view, matrix_of
 from multiring.collectives.communicator.contract import Executor
-from multiring.collectives.communicator.options import MoveOptions, timeout_of
+from multiring.collectives.communicator.options import MoveOptions, check_names, timeout_of
+from multiring.collectives.communicator.prepared import prepared
 from multiring.collectives.request import Request
 from multiring.errors import ArgumentError
 from multiring.kernels.dtypes import DTYPES
@@ -213,14 +214,19 @@ class Moving(Base):
         async_op : bool
             Return a :class:`~multiring.Work` at once.
         """
+        if self._barrier is not None and timeout is None and async_op is False:
+            return self._barrier()
 
         def built(executor: Executor, **options: Any) -> Action:
+            check_names("barrier", options, frozenset(("async_op",)))
             limit_s = timeout_of("barrier", timeout)
-            return CollectiveAction(
-                "barrier", None, (), executor.prepare(Request("barrier", DTYPES["uint8"]), 0), limit_s
-            )
+            invocation = executor.prepare(Request("barrier", DTYPES["uint8"]), 0)
+            return CollectiveAction("barrier", None, (), invocation, limit_s)
 
-        return self._collective(built, async_op=async_op)
+        action = self._build(built, async_op=async_op)
+        if timeout is None and not async_op:
+            self._barrier = prepared(self._engine, action)
+        return self._engine.launch(action, async_op)
 
     def _tell(self, name: str, mine: list[int], timeout: float | None) -> tuple[int, ...]:
         """Gather a few whole numbers of every rank."""

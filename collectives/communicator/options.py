@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import operator as _operator
+import weakref
 from typing import Any, TypedDict
 
 from multiring.collectives.communicator.contract import Executor
 from multiring.collectives.request import Request
+from multiring.collectives.schedules.ordering import is_rank_ordered, same_on_every_rank
 from multiring.collectives.schedules.schedule import Schedule
-from multiring.errors import ArgumentError, ArgumentTypeError
+from multiring.collectives.schedules.verify import verify
+from multiring.errors import ArgumentError, ArgumentTypeError, ScheduleError
 from multiring.kernels.dtypes import DType, dtype_of
 from multiring.kernels.operations import Reduction, check_operation, operation_of
 
@@ -51,6 +54,9 @@ class ReduceOptions(MoveOptions, total=False):
     """``"rank"``: reduce in ascending rank, whatever the algorithm."""
 
 
+_verified: weakref.WeakValueDictionary[int, Schedule] = weakref.WeakValueDictionary()
+"""Schedules of users that keep their promise, by address."""
+
 _MOVE = frozenset(MoveOptions.__annotations__)
 _REDUCE = frozenset(ReduceOptions.__annotations__)
 
@@ -66,6 +72,8 @@ def request_of(
         If the element type does not have the operation, or a keyword is unknown.
     ArgumentError
         If a value is wrong.
+    ScheduleError
+        If a schedule does not keep its promise.
     """
     given = dict(options)
     check_names(collective, given, _REDUCE if reduces else _MOVE)
@@ -83,6 +91,11 @@ def request_of(
         )
     if schedule is not None:
         _check_schedule(executor, collective, schedule, algorithm, root)
+        if order == "rank" and not is_rank_ordered(schedule):
+            raise ArgumentError(
+                f"{collective}: got order='rank' and a schedule ({schedule.algorithm}) that does not add in ascending "
+                "rank, wanted one that does, or leave order out"
+            )
     return Request(
         collective,
         dtype,
@@ -133,6 +146,21 @@ def _check_schedule(executor: Executor, collective: str, schedule: Any, algorith
             f"{collective}: schedule: got one for {schedule.collective.name} with root {schedule.collective.root}, "
             f"wanted {collective} with root {root}"
         )
+    _verify_once(schedule)
+
+
+def _verify_once(schedule: Schedule) -> None:
+    """Verify a user's schedule at its first use; it never changes."""
+    # By identity: its value is hashed and compared transfer by transfer.
+    if _verified.get(id(schedule)) is schedule:
+        return
+    verify(schedule)
+    if not same_on_every_rank(schedule):
+        raise ScheduleError(
+            f"{schedule.algorithm} {schedule.collective.name} of {schedule.n_ranks} ranks adds in another order on "
+            "another rank, so that their results could differ in the last bit, wanted one sum that is copied"
+        )
+    _verified[id(schedule)] = schedule
 
 
 def index_of(collective: str, name: str, value: Any) -> int:

@@ -11,6 +11,7 @@ from multiring.collectives.communicator.options import check_names, index_of, re
 from multiring.collectives.communicator.prepared import PreparedCall, prepared
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.collective import COLLECTIVES
+from multiring.collectives.schedules.explanation import Explanation
 from multiring.errors import ArgumentError
 from multiring.kernels.dtypes import DTYPES, dtype_of
 
@@ -35,7 +36,7 @@ _BUILDERS: dict[str, Any] = {
 
 
 class Planning(Base):
-    """prepare and explain."""
+    """prepare, explain and plan."""
 
     def prepare(self, collective: str, *args: Any, **options: Any) -> PreparedCall:
         """Check and bind a call once, to call it often: the lowest latency.
@@ -97,6 +98,29 @@ class Planning(Base):
         **options
             ``op``, ``wire``, ``accumulate``, ``algorithm``, ``order``, ``schedule``, as for the call.
         """
+        request, elements = self._explained(collective, nbytes, dtype, count, root, options)
+        return self._engine.executor.describe(request, elements)
+
+    def plan(
+        self,
+        collective: str,
+        nbytes: int | None = None,
+        dtype: Any = "float32",
+        *,
+        count: int | None = None,
+        root: int = 0,
+        **options: Any,
+    ) -> Explanation:
+        """Return what :meth:`explain` prints as an object: its price, its steps, and ways to save and draw it.
+
+        Its ``schedule`` is the one that runs: save it, change it, and pass it to a call as ``schedule=``.
+        """
+        request, elements = self._explained(collective, nbytes, dtype, count, root, options)
+        return self._engine.executor.explain(request, elements)
+
+    def _explained(
+        self, collective: str, nbytes: int | None, dtype: Any, count: int | None, root: int, options: dict[str, Any]
+    ) -> tuple[Request, int]:
         self._engine.require_open()
         pattern = COLLECTIVES.get(collective)
         if pattern is None:
@@ -112,7 +136,4 @@ class Planning(Base):
         if elements < 0:
             raise ArgumentError(f"explain: got {elements} elements, wanted 0 or more")
         place = root_of(executor, "explain", root)
-        return executor.describe(
-            request_of(executor, collective, element, options, reduces=pattern.reduces, root=place),
-            elements,
-        )
+        return request_of(executor, collective, element, options, reduces=pattern.reduces, root=place), elements

@@ -82,8 +82,6 @@ class Raw:
 
     def broadcast(self, send_ptr: int, recv_ptr: int, count: int, dtype: Any, root: int = 0, stream: int = 0) -> None:
         """Copy ``count`` elements from the root's ``send_ptr`` to every ``recv_ptr``."""
-        if self._engine.executor.rank != root:
-            send_ptr = recv_ptr
         self._call("broadcast", send_ptr, recv_ptr, count, dtype, None, root, stream)
 
     def reduce_scatter(

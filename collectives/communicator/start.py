@@ -6,7 +6,7 @@ from typing import Any
 
 from multiring.collectives.communicator.contract import Executor
 from multiring.collectives.communicator.options import timeout_of
-from multiring.errors import ArgumentError
+from multiring.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["DEVICES", "start_executor"]
 
@@ -28,6 +28,8 @@ def start_executor(device: str, timeout: float, mpi_comm: Any = None) -> Executo
     if device not in DEVICES:
         raise ArgumentError(f"device: got {device!r}, wanted one of {', '.join(map(repr, DEVICES))}")
     limit_s = timeout_of("init", timeout)
+    if limit_s is None:
+        raise ArgumentTypeError("init: timeout: got None, wanted seconds")
     from multiring.collectives import initialise
 
     if mpi_comm is None:

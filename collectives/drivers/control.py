@@ -44,6 +44,7 @@ from multiring.kernels.records import (
     CONTROL_TEXT_BYTES,
     LINE_BYTES,
     MAIL_BOXES,
+    REPORT_WORDS,
 )
 
 __all__ = ["Context", "Layout", "Waiting", "words_at"]
@@ -260,7 +261,7 @@ class Context:
 
     def report(self, rank: int) -> NDArray[np.int64]:
         """Return the words of a rank's report."""
-        return words_at(int(self.words[CONTEXT_REPORTS]) + rank * LINE_BYTES, 9)
+        return words_at(int(self.words[CONTEXT_REPORTS]) + rank * LINE_BYTES, REPORT_WORDS)
 
 
 def words_at(address: int, count: int) -> NDArray[np.int64]:

@@ -18,6 +18,7 @@ from multiring.errors import (
 from multiring.kernels.dtypes import DTYPES
 from multiring.kernels.operations import CUSTOM_CODE, OPERATIONS, PREMUL_SUM_CODE
 from multiring.kernels.records import (
+    ABORT_CLOSED,
     ABORT_CULPRIT_SHIFT,
     ABORT_MISMATCH,
     ABORT_PEER_LOST,
@@ -29,18 +30,22 @@ from multiring.kernels.records import (
     ARRIVAL_SEQUENCE,
     ARRIVAL_SIGNATURE,
     PHASE_ARRIVE,
+    PHASE_BIND,
     PHASE_EXIT,
     PHASE_MAIL,
     PHASE_RUN,
     PHASE_START,
     REPORT_CHUNK,
     REPORT_COUNT,
+    REPORT_GOT_BYTES,
+    REPORT_GOT_SIGNATURE,
     REPORT_N_STEPS,
     REPORT_PEER,
     REPORT_PHASE,
     REPORT_SIGNATURE,
     REPORT_SLICE,
     REPORT_STEP,
+    REPORT_TIMEOUT_NS,
     SIGNATURE_CLOSED,
     SIGNATURE_REFUSED,
 )
@@ -140,8 +145,8 @@ def mismatch_error(context: Context, epoch: int, rank: int) -> MultiringError:
         for call, members in groups.items()
     )
     return MismatchError(
-        f"the ranks disagree on call {epoch} of the communicator: {differences}; nothing was written, the communicator is"
-        " closed; make the same calls, with the same arguments, in the same order on all ranks"
+        f"the ranks disagree on call {epoch} of the communicator: {differences}; nothing was written, the communicator"
+        " is closed; make the same calls, with the same arguments, in the same order on all ranks"
     )
 
 
@@ -170,19 +175,24 @@ def abort_error(context: Context, rank: int, hosts: list[str], plan: Plan | None
     host = f" on {hosts[culprit]}" if culprit < len(hosts) else ""
     if reason == ABORT_PEER_LOST:
         return PeerLostError(
-            f"rank {culprit}{host} ended while it was needed: {where}; the communicator is closed; look for the cause in"
-            f" that rank's output"
+            f"rank {culprit}{host} ended while it was needed: {where}; the communicator is closed; look for the cause"
+            " in that rank's output"
         )
     if reason == ABORT_TIMEOUT:
         late = _late_ranks(context, report, culprit)
         return CollectiveTimeout(
-            f"{_ranks(late)} did not come within the time limit: {where}; look what keeps them, or raise timeout= or"
-            " MULTIRING_TIMEOUT_S; the communicator is closed"
+            f"{_ranks(late)} did not come within the time limit of {int(report[REPORT_TIMEOUT_NS]) / 1e9:g} s: {where};"
+            " look what keeps them, or raise timeout= or MULTIRING_TIMEOUT_S; the communicator is closed"
         )
     if reason == ABORT_MISMATCH:
         return MismatchError(
-            f"rank {reporter} got another message from rank {culprit} than it expected: {where}; make send and recv agree"
-            " in size and dtype; the communicator is closed"
+            f"rank {reporter} got another message from rank {culprit} than it expected:"
+            f" {_message(report[REPORT_GOT_BYTES], report[REPORT_GOT_SIGNATURE])} came, and {where}; make send and recv"
+            " agree in size and dtype; the communicator is closed"
+        )
+    if reason == ABORT_CLOSED:
+        return CommunicatorClosed(
+            f"rank {culprit} closed the communicator or exited: {where}; it must do its part before close()"
         )
     return CommunicatorClosed(f"rank {reporter} aborted the communicator: {context.abort_text or 'no reason given'}")
 
@@ -202,7 +212,7 @@ def _position(report: NDArray[np.int64], reporter: int, plan: Plan | None) -> st
     peer = int(report[REPORT_PEER])
     signature, count = int(report[REPORT_SIGNATURE]), int(report[REPORT_COUNT])
     if phase == PHASE_MAIL:
-        return f"rank {reporter} waits for rank {peer} in send or recv of {count} bytes of {_DTYPE_NAMES.get(signature)}"
+        return f"rank {reporter} waits for rank {peer} in send or recv of {_message(count, signature)}"
     call = describe_signature(signature, count)
     if phase == PHASE_RUN:
         step, steps = int(report[REPORT_STEP]), int(report[REPORT_N_STEPS])
@@ -215,9 +225,15 @@ def _position(report: NDArray[np.int64], reporter: int, plan: Plan | None) -> st
         )
     if phase == PHASE_EXIT:
         return f"rank {reporter} waits at the end of {call} for rank {peer} to be done with its arrays"
+    if phase == PHASE_BIND:
+        return f"rank {reporter} looks for rank {peer}'s array for {call}"
     if phase in (PHASE_START, PHASE_ARRIVE):
         return f"rank {reporter} waits for rank {peer} to call {call}"
     return f"rank {reporter} waits for rank {peer}"
+
+
+def _message(n_bytes: int, dtype_code: int) -> str:
+    return f"{n_bytes} bytes of {_DTYPE_NAMES.get(int(dtype_code), '?')}"
 
 
 def _ranks(ranks: list[int]) -> str:

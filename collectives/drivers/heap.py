@@ -16,8 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.drivers.segment import PAGE_BYTES, Segment, available_bytes
-from multiring.errors import ArgumentError, PeerLostError, SharedMemoryError
+from multiring.collectives.drivers.control import words_at
+from multiring.collectives.drivers.room import available_bytes
+from multiring.collectives.drivers.segment import PAGE_BYTES, Segment
+from multiring.errors import ArgumentError, SharedMemoryError
 
 __all__ = ["MAX_SEGMENTS", "Heap", "PeerHeap", "heap", "peer_heap"]
 
@@ -25,10 +27,6 @@ MAX_SEGMENTS = 64
 FIRST_SEGMENT_BYTES = 16 << 20
 ALIGNMENT_BYTES = 64
 _DIRECTORY_WORDS = 1 + 2 * MAX_SEGMENTS
-
-
-def _words(segment: Segment, n_words: int) -> NDArray[np.int64]:
-    return np.frombuffer(segment.buffer, dtype=np.int64, count=n_words)
 
 
 class _FreeList:
@@ -91,19 +89,21 @@ class Heap:
 
     def __init__(self) -> None:
         self.directory = Segment.create(8 * _DIRECTORY_WORDS, "directory of the symmetric heap")
-        self._directory = _words(self.directory, _DIRECTORY_WORDS)
+        self._directory = words_at(self.directory.address, _DIRECTORY_WORDS)
         self.table: NDArray[np.int64] = np.zeros(_DIRECTORY_WORDS, dtype=np.int64)
         self.bases: NDArray[np.int64] = np.zeros(MAX_SEGMENTS, dtype=np.int64)
         self._segments: list[Segment] = []
         self._free: list[_FreeList] = []
         self._lock = threading.RLock()
+        self._pid = os.getpid()
         self._returned: list[tuple[int, int, int, int]] = []
         self._generation = 0
         self.token = int.from_bytes(os.urandom(7), "little")
         limit = os.environ.get("MULTIRING_HEAP_BYTES")
         if limit is not None and not limit.isdecimal():
             raise ArgumentError(f"MULTIRING_HEAP_BYTES: got {limit!r}, wanted a number of bytes")
-        self._limit = int(limit) if limit is not None else available_bytes()
+        # Segments are whole pages, and the limit is never passed.
+        self._limit = (int(limit) if limit is not None else available_bytes()) // PAGE_BYTES * PAGE_BYTES
 
     def allocate(self, n_bytes: int) -> Any:
         """Return a buffer object of ``n_bytes``; its memory comes back when Python collects it.
@@ -111,8 +111,13 @@ class Heap:
         Raises
         ------
         SharedMemoryError
-            If the heap may not grow that far.
+            If the heap may not grow that far, or belongs to the process that this one was forked from.
         """
+        if os.getpid() != self._pid:
+            raise SharedMemoryError(
+                f"symmetric heap: process {os.getpid()} was forked from {self._pid}, whose heap this is: what either"
+                " allocates, the other would overwrite; make a new communicator in the child, or start it anew"
+            )
         size = max(-(-n_bytes // ALIGNMENT_BYTES), 1) * ALIGNMENT_BYTES
         alignment = PAGE_BYTES if size >= PAGE_BYTES else ALIGNMENT_BYTES
         with self._lock:
@@ -145,7 +150,9 @@ class Heap:
         self._grow(size)
         offset = self._free[-1].take(size, alignment)
         if offset is None:
-            raise SharedMemoryError(f"symmetric heap: a new segment does not hold the {size} bytes that it was made for")
+            raise SharedMemoryError(
+                f"symmetric heap: a new segment does not hold the {size} bytes that it was made for"
+            )
         return len(self._segments) - 1, offset
 
     def _grow(self, size: int) -> None:
@@ -190,7 +197,7 @@ class PeerHeap:
     def __init__(self, pid: int, descriptor: int) -> None:
         self.pid = pid
         self._map = Segment.attach(pid, descriptor, _directory_bytes(), "a peer's symmetric heap")
-        self._directory = _words(self._map, _DIRECTORY_WORDS)
+        self._directory = words_at(self._map.address, _DIRECTORY_WORDS)
         self._segments: list[Segment] = []
         self.bases: NDArray[np.int64] = np.zeros(MAX_SEGMENTS, dtype=np.int64)
 
@@ -199,16 +206,11 @@ class PeerHeap:
 
         Raises
         ------
-        PeerLostError
-            If its owner has ended.
+        SharedMemoryError
+            If its owner has ended, or there is no room.
         """
         descriptor, n_bytes = (int(v) for v in self._directory[1 + 2 * index : 3 + 2 * index])
-        try:
-            segment = Segment.attach(self.pid, descriptor, n_bytes, "a peer's symmetric array")
-        except SharedMemoryError as error:
-            if not os.path.exists(f"/proc/{self.pid}"):
-                raise PeerLostError(f"process {self.pid} ended before its symmetric arrays were mapped") from None
-            raise error
+        segment = Segment.attach(self.pid, descriptor, n_bytes, "a peer's symmetric array")
         self._segments.append(segment)
         self.bases[index] = segment.address
 

@@ -1,12 +1,15 @@
 """All ranks in one thread: the same records, programs and interpreter, advanced in random order.
 
-For tests: every interleaving of the ranks' steps can come up, repeatably, and in plain Python every access is checked.
+For tests: a rank runs until it has to wait, then any other may go on, repeatably by a seed; ranks may be in different
+calls. In plain Python every access is checked.
 """
 
 from __future__ import annotations
 
 import random
+import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,13 +22,12 @@ from multiring.collectives.plan import Plan
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice
 from multiring.errors import MultiringError
-from multiring.kernels.records import CONTEXT_HEAP, DONE, LOWER, WAIT
+from multiring.kernels.records import ARRIVAL_INLINE_BYTES, CONTROL_HEADER_BYTES, DONE, LOWER, WAIT
 
-__all__ = ["InProcess", "NativeHome", "PythonHome"]
+__all__ = ["Call", "InProcess", "NativeHome", "PythonHome"]
 
-SEGMENT_START = 8
-WHOLE_ADDRESS_SPACE = 1 << 47
-"""As one heap segment: every array is symmetric. It starts at 8, since a base of 0 means that it is not mapped."""
+MAX_CALLS = MAX_SEGMENTS // 2
+"""Every array that is symmetric is a heap segment of its own."""
 
 
 class NativeHome:
@@ -39,10 +41,10 @@ class NativeHome:
         self.advance = native(interpreter.advance, "int64(int64)")
         self.span_address: Callable[..., int] = span_address
 
-    def register(self, *arrays: NDArray[Any]) -> None:
+    def register(self, address: int, n_bytes: int) -> None:
         """Nothing to do: machine code checks no bounds."""
 
-    def forget(self, *arrays: NDArray[Any]) -> None:
+    def forget(self, address: int) -> None:
         """Nothing to do either."""
 
 
@@ -62,19 +64,53 @@ class PythonHome:
 
         return register_span(span_function(kind, **specification))
 
-    def register(self, *arrays: NDArray[Any]) -> None:
-        """Allow accesses to arrays."""
+    def register(self, address: int, n_bytes: int) -> None:
+        """Allow accesses to a range of memory."""
         from multiring.kernels import memory
 
-        for array in arrays:
-            memory.register(array.ctypes.data, max(array.nbytes, 1))
+        memory.register(address, n_bytes)
 
-    def forget(self, *arrays: NDArray[Any]) -> None:
+    def forget(self, address: int) -> None:
         """Disallow accesses again: the addresses will be another array's."""
         from multiring.kernels import memory
 
-        for array in arrays:
-            memory.forget(array.ctypes.data)
+        memory.forget(address)
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of all ranks.
+
+    Attributes
+    ----------
+    request : Request
+    choice : Choice
+    arrays : sequence of (input, output)
+        Of each rank, both contiguous; they may be the same array, or one a part of the other, for in place. What a rank
+        does not have in this collective is ignored.
+    count, counts
+        See :func:`multiring.collectives.schedules.geometry.geometry`.
+    visible : sequence of bool or of (bool, bool), optional
+        Which ranks' arrays, or inputs and outputs, are in symmetric memory; all by default.
+    eager : bool
+        False keeps a small call out of the arrival lines.
+    plans : sequence of Plan, optional
+        Instead of plans from ``choice``; for tests that alter programs.
+    """
+
+    request: Request
+    choice: Choice
+    arrays: Sequence[tuple[NDArray[Any], NDArray[Any]]]
+    count: int
+    counts: tuple[int, ...] | None = None
+    visible: Sequence[bool | tuple[bool, bool]] | None = None
+    eager: bool = True
+    plans: Sequence[Plan] | None = None
+
+    def is_visible(self, rank: int) -> tuple[bool, bool]:
+        """Whether a rank's input, and output, are in symmetric memory."""
+        flags = True if self.visible is None else self.visible[rank]
+        return flags if isinstance(flags, tuple) else (flags, flags)
 
 
 class InProcess:
@@ -83,39 +119,42 @@ class InProcess:
     Parameters
     ----------
     size : int
+    home : NativeHome or PythonHome
     layout : Layout, optional
     seed : int
         Of the order in which ranks advance.
-    home : NativeHome or PythonHome
     """
 
-    def __init__(self, size: int, home: NativeHome | PythonHome, *, layout: Layout | None = None, seed: int = 0) -> None:
+    def __init__(
+        self, size: int, home: NativeHome | PythonHome, *, layout: Layout | None = None, seed: int = 0
+    ) -> None:
         self.size = size
         self.home = home
         self.layout = layout or Layout(size)
         self._random = random.Random(seed)
         self._control: NDArray[np.int64] = np.zeros(self.layout.n_bytes // 8, dtype=np.int64)
-        self._tables = {visible: self._heap_table(visible) for visible in (False, True)}
-        bases: NDArray[np.int64] = np.zeros(MAX_SEGMENTS, dtype=np.int64)
-        bases[0] = SEGMENT_START
-        self._bases = bases
+        self._poison()
+        self._tables: list[NDArray[np.int64]] = [np.zeros(1 + 2 * MAX_SEGMENTS, dtype=np.int64) for _ in range(size)]
+        self._bases: list[NDArray[np.int64]] = [np.zeros(MAX_SEGMENTS, dtype=np.int64) for _ in range(size)]
         waiting = Waiting(spins=0, yields=0, patience_ms=0)
         self.contexts = [
-            Context(
-                rank, self.layout, self._control.ctypes.data, waiting, self._tables[True], [bases] * size, [-1] * size
-            )
-            for rank in range(size)
+            Context(rank, self.layout, self._control.ctypes.data, waiting, table, self._bases, [-1] * size)
+            for rank, table in enumerate(self._tables)
         ]
-        home.register(self._control, bases, *self._tables.values())
-        for context in self.contexts:
-            home.register(*context.memory)
+        own = [self._control, *self._bases, *self._tables, *(m for c in self.contexts for m in c.memory)]
+        for array in own:
+            home.register(array.ctypes.data, array.nbytes)
+        # What is freed must be forgotten: its addresses will be in the middle of other arrays.
+        weakref.finalize(self, _forget, home, [array.ctypes.data for array in own])
 
-    @staticmethod
-    def _heap_table(visible: bool) -> NDArray[np.int64]:
-        table: NDArray[np.int64] = np.zeros(1 + 2 * MAX_SEGMENTS, dtype=np.int64)
-        if visible:
-            table[:3] = 1, SEGMENT_START, WHOLE_ADDRESS_SPACE
-        return table
+    def _poison(self) -> None:
+        """Fill slots and payload areas with NaN, so that what is read before it is written shows in the result."""
+        layout = self.layout
+        data = self._control.view(np.uint8)
+        data[layout.slots : layout.mail] = 0xFF
+        for line in range(2 * layout.n_ranks):
+            start = CONTROL_HEADER_BYTES + line * layout.arrival_stride
+            data[start + ARRIVAL_INLINE_BYTES : start + layout.arrival_stride] = 0xFF
 
     def run(
         self,
@@ -125,26 +164,20 @@ class InProcess:
         count: int,
         *,
         counts: tuple[int, ...] | None = None,
-        visible: Sequence[bool] | None = None,
-        eager: bool | None = None,
+        visible: Sequence[bool | tuple[bool, bool]] | None = None,
+        eager: bool = True,
         plans: Sequence[Plan] | None = None,
     ) -> int:
-        """Run one call of all ranks.
+        """Run one call of all ranks; see :class:`Call` and :meth:`run_all`."""
+        return self.run_all([Call(request, choice, arrays, count, counts, visible, eager, plans)])
+
+    def run_all(self, calls: Sequence[Call]) -> int:
+        """Run calls one after another on each rank: a rank that is done with one begins the next.
 
         Parameters
         ----------
-        request : Request
-        choice : Choice
-        arrays : sequence of (input, output)
-            Of each rank; the same array for in place.
-        count, counts
-            See :func:`multiring.collectives.schedules.geometry.geometry`.
-        visible : sequence of bool, optional
-            Which ranks' arrays are in symmetric memory; all by default.
-        eager : bool, optional
-            False keeps a small call out of the arrival lines.
-        plans : sequence of Plan, optional
-            Instead of plans from ``choice``; for tests that alter programs.
+        calls : sequence of Call
+            At most :data:`MAX_CALLS`.
 
         Returns
         -------
@@ -154,43 +187,96 @@ class InProcess:
         Raises
         ------
         MultiringError
-            If a rank's interpreter reports anything but progress.
+            If a rank's interpreter reports anything but progress, or no rank makes any.
         """
-        made = plans or [Plan(request, choice, rank, self.layout.n_slots) for rank in range(self.size)]
-        layout_room = self.layout.eager_bytes if eager is not False else -1
-        records = []
-        for rank, plan in enumerate(made):
-            context = self.contexts[rank]
-            context.words[CONTEXT_HEAP] = self._tables[True if visible is None else visible[rank]].ctypes.data
-            records.append(
-                CallRecord(plan, context, count, counts, 300.0, self.home.span_address, eager_bytes=layout_room)
-            )
-            self.home.register(*records[-1].memory, *arrays[rank])
+        if len(calls) > MAX_CALLS:
+            raise MultiringError(f"InProcess: got {len(calls)} calls, wanted at most {MAX_CALLS} at a time")
+        records = [self._records(call) for call in calls]
+        allowed: list[int] = []
+        for rank in range(self.size):
+            self._map_arrays(rank, calls)
+            for call, record in zip(calls, records, strict=True):
+                for address, n_bytes in (
+                    *((m.ctypes.data, m.nbytes) for m in record[rank].memory),
+                    *_ranges(*call.arrays[rank]),
+                ):
+                    self.home.register(address, max(n_bytes, 1))
+                    allowed.append(address)
         try:
-            return self._advance(records, arrays)
+            return self._advance(calls, records, allowed)
         finally:
-            for record, pair in zip(records, arrays, strict=True):
-                self.home.forget(*record.memory, *pair)
+            for address in allowed:
+                self.home.forget(address)
 
-    def _advance(self, records: list[CallRecord], arrays: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> int:
+    def _records(self, call: Call) -> list[CallRecord]:
+        room = self.layout.eager_bytes if call.eager else -1
+        plans = call.plans
+        if plans is None:
+            first = Plan(call.request, call.choice, 0, self.layout.n_slots)
+            plans = [first.seen_from(rank) for rank in range(self.size)]
+        return [
+            CallRecord(plan, context, call.count, call.counts, 300.0, self.home.span_address, eager_bytes=room)
+            for plan, context in zip(plans, self.contexts, strict=True)
+        ]
+
+    def _map_arrays(self, rank: int, calls: Sequence[Call]) -> None:
+        """Make every symmetric array of a rank a heap segment."""
+        table, bases = self._tables[rank], self._bases[rank]
+        table[:] = 0
+        bases[:] = 0
+        for call in calls:
+            for array, visible in zip(call.arrays[rank], call.is_visible(rank), strict=True):
+                if visible:
+                    segment = int(table[0])
+                    table[1 + 2 * segment : 3 + 2 * segment] = array.ctypes.data, array.nbytes
+                    bases[segment] = array.ctypes.data
+                    table[0] = segment + 1
+
+    def _advance(self, calls: Sequence[Call], records: list[list[CallRecord]], allowed: list[int]) -> int:
+        at = [0] * self.size
         started = [False] * self.size
-        live = list(range(self.size))
-        advances = 0
+        live = list(range(self.size)) if calls else []
+        advances = waits = 0
         while live:
             rank = self._random.choice(live)
-            record = records[rank]
+            record = records[at[rank]][rank]
             if started[rank]:
                 code = self.home.advance(record.address)
             else:
-                x, out = arrays[rank]
+                x, out = calls[at[rank]].arrays[rank]
                 code = self.home.run(record.address, x.ctypes.data, out.ctypes.data)
                 started[rank] = True
             advances += 1
+            # Ranks are picked at random, so a long row of waits is no proof; one this long does not come up by chance.
+            waits = waits + 1 if code == WAIT else 0
             if code == DONE:
-                live.remove(rank)
+                at[rank] += 1
+                started[rank] = False
+                if at[rank] == len(calls):
+                    live.remove(rank)
             elif code == LOWER:
                 record.enter_variant()
-                self.home.register(*record.memory)
-            elif code != WAIT:
-                raise MultiringError(f"rank {rank} returned code {code} after {advances} advances, wanted DONE")
+                for table in record.memory:
+                    self.home.register(table.ctypes.data, table.nbytes)
+                    allowed.append(table.ctypes.data)
+            elif code != WAIT or waits > PATIENCE * self.size:
+                what = "no progress" if code == WAIT else f"code {code}, wanted DONE"
+                raise MultiringError(f"InProcess: rank {rank} in call {at[rank]} after {advances} advances: {what}")
         return advances
+
+
+def _forget(home: NativeHome | PythonHome, addresses: list[int]) -> None:
+    for address in addresses:
+        home.forget(address)
+
+
+PATIENCE = 1000
+"""Waits in a row, for each rank, that count as a deadlock."""
+
+
+def _ranges(x: NDArray[Any], out: NDArray[Any]) -> list[tuple[int, int]]:
+    """Return the memory of two arrays as (address, bytes): one range where they overlap."""
+    low, high = sorted((a.ctypes.data, a.ctypes.data + a.nbytes) for a in (x, out))
+    if high[0] < low[1] or high[0] == low[0]:
+        return [(low[0], max(low[1], high[1]) - low[0])]
+    return [(first, last - first) for first, last in (low, high)]

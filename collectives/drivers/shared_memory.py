@@ -6,14 +6,20 @@ import json
 import os
 import platform
 import secrets
+import select
 import time
+import weakref
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import Context, Layout, Waiting, words_at
 from multiring.collectives.drivers.heap import Heap, heap, peer_heap
 from multiring.collectives.drivers.segment import Segment
-from multiring.errors import LaunchError, MultiringError, SharedMemoryError
+from multiring.errors import LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.records import CONTROL_NONCE
 
 __all__ = ["Exchange", "SharedMemory"]
@@ -21,7 +27,7 @@ __all__ = ["Exchange", "SharedMemory"]
 Exchange = Callable[[bytes], list[bytes]]
 """Gives every rank the bytes of all ranks."""
 
-CLOSE_ROOM_S = 5.0
+END_VISIBLE_MS = 1000
 
 
 class SharedMemory:
@@ -57,7 +63,7 @@ class SharedMemory:
         self.layout = layout or Layout(size)
         self.heap: Heap = heap()
         self._descriptors: list[int] = []
-        facts = {
+        facts: dict[str, Any] = {
             "pid": os.getpid(),
             "start": _start_time(os.getpid()),
             "host": platform.node(),
@@ -70,6 +76,7 @@ class SharedMemory:
         self.facts: list[dict[str, Any]] = [json.loads(b) for b in exchange(json.dumps(facts).encode())]
         self._agree(exchange, made.get("error") if made else None)
         error = None
+        peer_bases: list[NDArray[np.int64]] = []
         try:
             self.control = control or self._attach(self.facts[0]["control"])
             peer_bases = [
@@ -84,6 +91,9 @@ class SharedMemory:
         finally:
             if control is not None:
                 control.close_descriptor()
+        # Also for a communicator that is dropped without close().
+        self._unwatch = weakref.finalize(self, _close_all, self._descriptors)
+        self._unwatch.atexit = False
         # A launcher may bind each rank to its own core: what counts is the cores of all of them.
         cores = {core for f in self.facts for core in f["cores"]}
         self.context = Context(
@@ -106,14 +116,14 @@ class SharedMemory:
         return segment, {"descriptor": segment.descriptor, "n_bytes": segment.n_bytes, "nonce": nonce}
 
     def _attach(self, made: dict[str, Any]) -> Segment:
-        """Map rank 0's segment, and look whether it is the one that it made: the path names any process of that number."""
+        """Map rank 0's segment, and look whether it is the one that it made: process numbers may mean others."""
         segment = Segment.attach(
             self.facts[0]["pid"], made["descriptor"], made["n_bytes"], "control segment of a communicator"
         )
         if int(words_at(segment.address + CONTROL_NONCE, 1)[0]) != made["nonce"]:
             raise SharedMemoryError(
-                f"rank {self.rank} sees another process as {self.facts[0]['pid']} than rank 0's: the ranks do not share a"
-                " pid namespace; start them in one (containers: --pid=host)"
+                f"rank {self.rank} sees another process as {self.facts[0]['pid']} than rank 0's: the ranks do not share"
+                " a pid namespace; start them in one (containers: --pid=host)"
             )
         return segment
 
@@ -122,27 +132,45 @@ class SharedMemory:
         answers = exchange((error or "").encode())
         wrong = [f"rank {r}: {a.decode()}" for r, a in enumerate(answers) if a]
         if wrong:
-            self.close()
+            _close_all(self._descriptors)
             raise SharedMemoryError("joining the ranks of a node failed; " + "; ".join(wrong))
 
     def attach(self, rank: int, segment: int) -> None:
-        """Map one segment of a peer's heap."""
+        """Map one segment of a peer's heap.
+
+        Raises
+        ------
+        PeerLostError
+            If the peer has ended.
+        SharedMemoryError
+        """
         facts = self.facts[rank]
-        peer_heap(facts["pid"], facts["directory"], facts["token"]).attach(segment)
+        try:
+            peer_heap(facts["pid"], facts["directory"], facts["token"]).attach(segment)
+        except SharedMemoryError:
+            # A process loses its files a moment before its end can be seen.
+            watch = select.poll()
+            watch.register(self._descriptors[rank], select.POLLIN)
+            if watch.poll(END_VISIBLE_MS):
+                raise PeerLostError(f"rank {rank} ended before its symmetric arrays were mapped") from None
+            raise
 
     def close(self) -> None:
         """Stop watching the peers. The memory goes when nothing refers to it any more."""
-        for descriptor in self._descriptors:
-            if descriptor >= 0:
-                os.close(descriptor)
-        self._descriptors = []
+        self._unwatch()
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        if descriptor >= 0:
+            os.close(descriptor)
+    descriptors.clear()
 
 
 def _start_time(pid: int) -> int:
     """Return when a process began, in clock ticks: with its number, it names it for good."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        # The second field is the command in parentheses, and may hold anything.
-        return int(file.read().rpartition(b")")[2].split()[19])
+    # The second field is the command in parentheses, and may hold anything.
+    return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
 
 
 def _watch(pid: int, start: int) -> int:

@@ -9,6 +9,7 @@ from multiring.collectives.schedules.collective import COLLECTIVES, Collective
 from multiring.collectives.schedules.compose import backwards, merge, on, then
 from multiring.collectives.schedules.cost import Cost, StepCost, cost
 from multiring.collectives.schedules.ordering import is_rank_ordered, n_roundings, same_on_every_rank
+from multiring.collectives.schedules.save import from_json, to_json
 from multiring.collectives.schedules.schedule import Op, Schedule, Step, Transfer
 from multiring.collectives.schedules.verify import verify
 from multiring.collectives.schedules.volume import bytes_sent, chunk_bytes
@@ -33,6 +34,7 @@ __all__ = [
     "choose",
     "chunk_bytes",
     "cost",
+    "from_json",
     "is_rank_ordered",
     "merge",
     "n_roundings",
@@ -40,5 +42,6 @@ __all__ = [
     "parse_algorithms",
     "same_on_every_rank",
     "then",
+    "to_json",
     "verify",
 ]

@@ -6,13 +6,17 @@ The choice is a function of the call and of facts that all ranks agreed on, neve
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-from multiring.collectives.schedules.algorithms import ALGORITHMS, algorithms_for, build, check_algorithm
+from multiring.collectives.schedules.algorithms import ALGORITHMS, algorithms_for, check_algorithm
 from multiring.collectives.schedules.collective import COLLECTIVES, Collective
+from multiring.collectives.schedules.cost import cost
+from multiring.collectives.schedules.explore import Priced, built, candidates, explore
 from multiring.collectives.schedules.ordering import is_rank_ordered, n_roundings
 from multiring.collectives.schedules.schedule import Schedule
-from multiring.errors import ArgumentError
+from multiring.errors import ArgumentError, ScheduleError
+from multiring.topology.host import host_topology
+from multiring.topology.model import Topology
 
 __all__ = ["ONE_SHOT_BYTES", "Alternative", "Choice", "choose", "parse_algorithms"]
 
@@ -26,6 +30,7 @@ class Alternative:
 
     algorithm: str
     reason: str
+    predicted_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +46,16 @@ class Choice:
     reason : str
         Why it was chosen.
     alternatives : tuple of Alternative
-        The other algorithms that serve the collective.
+        The other algorithms that serve the collective; with a topology, the cheapest first.
+    predicted_us : float or None
+        What it should take; known where a topology is.
     """
 
     schedule: Schedule
     algorithm: str
     reason: str
     alternatives: tuple[Alternative, ...]
+    predicted_us: float | None = None
 
 
 def parse_algorithms(text: str) -> dict[str, str]:
@@ -80,7 +88,7 @@ def parse_algorithms(text: str) -> dict[str, str]:
         if collective in chosen:
             raise ArgumentError(f"{where}: {collective} was given before, as {chosen[collective]!r}; give it once")
         try:
-            check_algorithm(algorithm, collective)
+            check_algorithm(algorithm.replace("box:auto", "box:1", 1), collective)
         except ArgumentError as error:
             raise ArgumentError(f"{where}: {error}") from None
         chosen[collective] = algorithm
@@ -96,6 +104,7 @@ def choose(
     algorithm: str | None = None,
     environment_choice: str | None = None,
     reduces16: bool = False,
+    topology: Topology | None = None,
 ) -> Choice:
     """Choose the schedule of a call.
 
@@ -111,76 +120,126 @@ def choose(
     order : {None, "rank"}
         ``"rank"``: only schedules that add in ascending rank.
     algorithm : str, optional
-        The caller's wish, which wins.
+        The caller's wish, which wins. ``"box:auto"`` is the cheapest box on the topology.
     environment_choice : str, optional
         The value of ``MULTIRING_ALGORITHM``, which wins over the rule. It is a preference for a whole program: where it
-        cannot keep ``order="rank"`` it is passed over, and the reason says so.
+        cannot keep ``order="rank"``, or cannot be built for so many ranks, it is passed over, and the reason says so.
     reduces16 : bool
-        Whether partial sums that travel would be rounded to 16 bits: then the rule takes only schedules that round
-        once.
+        Whether partial sums that travel are rounded to 16 bits: the reason then says how often. The rule for ranks that
+        share memory takes only schedules that round once.
+    topology : Topology, optional
+        Where the ranks are: the cheapest schedule on it is chosen. Without it all ranks share memory.
 
     Raises
     ------
     ArgumentError
-        If the order or the algorithm is not known, or the algorithm is not rank-ordered and ``order="rank"``.
+        If the order or the algorithm is not known, there is no such root, or the algorithm is not rank-ordered and
+        ``order="rank"``.
+    ScheduleError
+        If ``algorithm`` cannot be built for so many ranks.
     """
     if order not in (None, "rank"):
         raise ArgumentError(f"order: got {order!r}, wanted None or 'rank'")
-    ordered = order == "rank" and collective.reduces
-    passed_over: dict[str, str] = {}
+    if topology is not None and topology.n_ranks != n_ranks:
+        raise ArgumentError(
+            f"choose: got {n_ranks} ranks on {topology.name} of {topology.n_ranks}, wanted equal numbers"
+        )
+    if collective.root >= n_ranks:
+        raise ArgumentError(f"{collective.name}: got root {collective.root}, wanted one of {n_ranks} ranks")
+    call = _Call(collective, n_ranks, nbytes, order == "rank" and collective.reduces, reduces16, topology)
     if algorithm is not None:
-        if ordered and not _is_ordered(algorithm, collective, n_ranks):
+        algorithm = call.resolved(algorithm)
+        if not call.keeps_order(algorithm):
             raise ArgumentError(
                 f"algorithm={algorithm!r} does not add {n_ranks} ranks in ascending rank, as order='rank' wants: "
-                f"use one of {', '.join(_ordered_names(collective, n_ranks))}, or leave order out"
+                f"use one of {', '.join(filter(call.keeps_order, algorithms_for(collective.name)))}, or leave order out"
             )
-        return _choice(collective, n_ranks, algorithm, "the caller asked for it", passed_over)
+        return call.choice(algorithm, "the caller asked for it")
     wish = parse_algorithms(environment_choice).get(collective.name) if environment_choice else None
+    passed_over: dict[str, str] = {}
     if wish is not None:
-        if not ordered or _is_ordered(wish, collective, n_ranks):
-            return _choice(collective, n_ranks, wish, "MULTIRING_ALGORITHM asks for it", passed_over)
-        passed_over[wish] = "MULTIRING_ALGORITHM asks for it, but it does not add in ascending rank"
-    for name, reason in _ranking(collective, nbytes):
-        if ordered and not _is_ordered(name, collective, n_ranks):
-            passed_over[name] = "does not add in ascending rank"
-        elif reduces16 and (roundings := n_roundings(_built(name, collective, n_ranks))) > 1:
-            passed_over[name] = f"rounds sums to 16 bits {roundings} times"
-        else:
-            if passed_over:
-                reason += "".join(f"; {other} passed over: {why}" for other, why in passed_over.items())
-            return _choice(collective, n_ranks, name, reason, passed_over)
+        try:
+            wish = call.resolved(wish)
+            if call.keeps_order(wish):
+                return call.choice(wish, "MULTIRING_ALGORITHM asks for it")
+            why = "it does not add in ascending rank"
+        except ScheduleError as error:
+            # It may name a box for all ranks, where this communicator has some of them.
+            why = str(error)
+        passed_over[wish] = f"MULTIRING_ALGORITHM asks for it, but {why}"
+    for name, reason in call.ranking():
+        if call.keeps_order(name):
+            reason += "".join(f"; {other} passed over: {why}" for other, why in passed_over.items())
+            return call.choice(name, reason, passed_over)
+        passed_over.setdefault(name, "does not add in ascending rank")
     raise ArgumentError(f"{collective.name}: none of {', '.join(algorithms_for(collective.name))} fits the call")
 
 
-def _ranking(collective: Collective, nbytes: int) -> list[tuple[str, str]]:
-    """List the algorithms for ranks that share memory, the best first, each with the reason to take it."""
-    direct = ("direct", "ranks that share memory read each other: fewest bytes in the fewest steps")
-    if "one_shot" not in algorithms_for(collective.name):
-        return [direct]
-    if nbytes <= ONE_SHOT_BYTES:
-        return [("one_shot", f"{nbytes} bytes are at most {ONE_SHOT_BYTES}: a step costs more than the bytes"), direct]
-    return [(direct[0], f"{nbytes} bytes are more than {ONE_SHOT_BYTES}: {direct[1]}"), ("one_shot", "fits the call")]
+@dataclass(frozen=True)
+class _Call:
+    """A call to choose for."""
 
+    collective: Collective
+    n_ranks: int
+    nbytes: int
+    ordered: bool
+    reduces16: bool
+    topology: Topology | None
 
-def _choice(collective: Collective, n_ranks: int, name: str, reason: str, passed_over: dict[str, str]) -> Choice:
-    schedule = _built(name, collective, n_ranks)
-    losers = tuple(
-        Alternative(other, passed_over.get(other, ALGORITHMS[other].description))
-        for other in algorithms_for(collective.name)
-        if other != name.partition(":")[0]
-    )
-    return Choice(schedule, name, reason, losers)
+    def resolved(self, name: str) -> str:
+        """Replace ``box:auto``, with stages behind it or not, by the cheapest box."""
+        base, _, argument = name.partition(":")
+        shape, _, stages = argument.partition(":")
+        if base != "box" or shape != "auto":
+            return name
+        check_algorithm(base, self.collective.name)
+        boxes = [name for name in candidates(self.collective, self.n_ranks) if name.startswith("box:")]
+        names = tuple(f"{name}:{stages}" if stages else name for name in boxes or [f"box:{self.n_ranks}"])
+        return explore(self.collective, self.topology or host_topology(self.n_ranks), self.nbytes, names)[0].algorithm
 
+    def keeps_order(self, name: str) -> bool:
+        return not self.ordered or _is_ordered(name, self.collective, self.n_ranks, self.topology)
 
-def _ordered_names(collective: Collective, n_ranks: int) -> list[str]:
-    return [name for name in algorithms_for(collective.name) if _is_ordered(name, collective, n_ranks)]
+    def ranking(self) -> list[tuple[str, str]]:
+        """List the algorithms, the best first, each with the reason to take it."""
+        if self.topology is not None:
+            least = f"us on {self.topology.name}, the least"
+            return [(one.algorithm, f"{one.predicted_us:.1f} {least}") for one in self.prices]
+        direct = ("direct", "ranks that share memory read each other: fewest bytes in the fewest steps")
+        if "one_shot" not in algorithms_for(self.collective.name):
+            return [direct]
+        if self.nbytes <= ONE_SHOT_BYTES:
+            short = f"{self.nbytes} bytes are at most {ONE_SHOT_BYTES}: a step costs more than the bytes"
+            return [("one_shot", short), direct]
+        return [(direct[0], f"{self.nbytes} bytes are more than {ONE_SHOT_BYTES}: {direct[1]}")]
 
+    @cached_property
+    def prices(self) -> tuple[Priced, ...]:
+        if self.topology is None:
+            return ()
+        return explore(self.collective, self.topology, self.nbytes)
 
-@lru_cache(maxsize=256)
-def _built(name: str, collective: Collective, n_ranks: int) -> Schedule:
-    return build(name, collective, n_ranks)
+    def choice(self, name: str, reason: str, passed_over: dict[str, str] | None = None) -> Choice:
+        passed_over = passed_over or {}
+        prices = {one.algorithm: one.predicted_us for one in self.prices}
+        others = [other for other in prices or algorithms_for(self.collective.name) if other != name]
+        losers = tuple(
+            Alternative(
+                other,
+                passed_over.get(other) or ALGORITHMS[other.partition(":")[0]].description,
+                prices.get(other),
+            )
+            for other in others
+        )
+        predicted_us = prices.get(name)
+        schedule = built(name, self.collective, self.n_ranks, self.topology)
+        if predicted_us is None and self.topology is not None:
+            predicted_us = cost(schedule, self.topology, self.nbytes).total_us
+        if self.reduces16 and (roundings := n_roundings(schedule)) > 1:
+            reason += f"; sums are rounded to 16 bits up to {roundings} times on their way"
+        return Choice(schedule, name, reason, losers, predicted_us)
 
 
 @lru_cache(maxsize=1024)
-def _is_ordered(name: str, collective: Collective, n_ranks: int) -> bool:
-    return is_rank_ordered(_built(name, collective, n_ranks))
+def _is_ordered(name: str, collective: Collective, n_ranks: int, topology: Topology | None) -> bool:
+    return is_rank_ordered(built(name, collective, n_ranks, topology))

@@ -1,12 +1,13 @@
 """What a schedule takes on a machine, by the alpha-beta-gamma model on shared wires.
 
-a step  =  the longest latency of its paths  +  the fullest wire  +  the rank that adds most
+a step  =  the latency of the rank with most messages  +  the fullest wire  +  the rank that adds most
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,9 @@ __all__ = ["Cost", "StepCost", "cost"]
 
 BYTES_PER_US = 1000.0
 """At 1 GB/s."""
+MESSAGE_GAP = 0.25
+"""What each further message of a rank adds in a step, as a share of its latency: the gap of the LogP model. A start,
+until the machine is measured; 0 would let one rank talk to thousands in the time of one message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,7 @@ class StepCost:
     Attributes
     ----------
     latency_us : float
-        Of the longest path in it.
+        Of the rank with most messages: its longest path, and a share of the others.
     transfer_us : float
         Of the wire that has most to carry for its bandwidth.
     reduction_us : float
@@ -64,7 +68,13 @@ class Cost:
         return math.fsum(step.total_us for step in self.steps)
 
 
-def cost(schedule: Schedule, topology: Topology, nbytes: int, reduction_gbs: float = math.inf) -> Cost:
+def cost(
+    schedule: Schedule,
+    topology: Topology,
+    nbytes: int,
+    reduction_gbs: float = math.inf,
+    message_gap: float = MESSAGE_GAP,
+) -> Cost:
     """Predict the time of a schedule.
 
     Parameters
@@ -77,6 +87,8 @@ def cost(schedule: Schedule, topology: Topology, nbytes: int, reduction_gbs: flo
         Bytes of the whole vector, as in :func:`~multiring.collectives.schedules.volume.chunk_bytes`.
     reduction_gbs : float
         How fast one rank adds, in bytes of received summands; infinite where reading and adding overlap.
+    message_gap : float
+        What each further message that a rank sends, or receives, in a step adds, as a share of its latency, 0 to 1.
 
     Raises
     ------
@@ -96,24 +108,29 @@ def cost(schedule: Schedule, topology: Topology, nbytes: int, reduction_gbs: flo
             f"cost: got {schedule.algorithm} of {schedule.n_ranks} ranks on {topology.name} of {topology.n_ranks}, "
             "wanted equal numbers"
         )
-    if nbytes < 0 or not reduction_gbs > 0:
-        raise ScheduleError(f"cost: got {nbytes} bytes at {reduction_gbs} GB/s, wanted at least 0 at more than 0")
+    if nbytes < 0 or not reduction_gbs > 0 or not 0 <= message_gap <= 1:
+        raise ScheduleError(
+            f"cost: got {nbytes} bytes, {reduction_gbs} GB/s and a message gap of {message_gap}, "
+            "wanted at least 0 bytes, more than 0 GB/s and a gap from 0 to 1"
+        )
     sizes = chunk_bytes(schedule, nbytes)
-    wires = _Wires(topology)
-    return Cost(tuple(_step_cost(step, sizes, wires, reduction_gbs) for step in schedule.steps))
+    crossings = _Crossings(_wires_of(topology), message_gap)
+    return Cost(tuple(_step_cost(step, sizes, crossings, reduction_gbs) for step in schedule.steps))
 
 
-def _step_cost(step: Step, sizes: NDArray[np.int64], wires: _Wires, reduction_gbs: float) -> StepCost:
+def _step_cost(step: Step, sizes: NDArray[np.int64], crossings: _Crossings, reduction_gbs: float) -> StepCost:
     if not len(step):
         return StepCost(0.0, 0.0, 0.0, None, 0)
     moved = sizes[step.chunk]
-    latency_us, resource, row = wires.of(step)
-    load = np.bincount(resource, weights=moved[row], minlength=len(wires.resources))
+    crossing = crossings.of(step)
+    wires = crossings.wires
+    messages = np.bincount(crossing.message, weights=moved)
+    load = np.bincount(crossing.resource, weights=messages[crossing.crosser], minlength=len(wires.resources))
     times_us = load / (np.array(wires.bandwidths_gbs) * BYTES_PER_US)
     worst = int(times_us.argmax())
     added = np.bincount(step.dst[step.reduce], weights=moved[step.reduce], minlength=1).max()
     return StepCost(
-        latency_us,
+        crossing.latency_us,
         float(times_us[worst]),
         float(added / (reduction_gbs * BYTES_PER_US)),
         wires.resources[worst],
@@ -122,36 +139,86 @@ def _step_cost(step: Step, sizes: NDArray[np.int64], wires: _Wires, reduction_gb
 
 
 class _Wires:
-    """The resources of a topology, numbered as they are met, and which of them the transfers of a step cross."""
+    """The resources of a topology, numbered as they are met, and the paths that were asked for."""
 
     def __init__(self, topology: Topology) -> None:
         self.topology = topology
         self.resources: list[Resource] = []
         self.bandwidths_gbs: list[float] = []
         self._numbers: dict[Resource, int] = {}
+        # Topologies give the same objects again and again, and comparing them by value takes ten times as long.
+        self._objects: dict[int, tuple[Resource, int]] = {}
         self._paths: dict[tuple[int, int], tuple[float, list[int]]] = {}
-        self._steps: dict[bytes, tuple[float, NDArray[np.int64], NDArray[np.int64]]] = {}
 
-    def of(self, step: Step) -> tuple[float, NDArray[np.int64], NDArray[np.int64]]:
-        """Return the longest latency, and a resource and a row of the step for each crossing."""
-        # Most algorithms use the same pairs in many steps.
-        key = step.src.tobytes() + step.dst.tobytes()
-        if key not in self._steps:
-            paths = [self._path(src, dst) for src, dst in zip(step.src.tolist(), step.dst.tolist(), strict=True)]
-            resource = np.array([number for _, numbers in paths for number in numbers], dtype=np.int64)
-            row = np.repeat(np.arange(len(paths)), [len(numbers) for _, numbers in paths])
-            self._steps[key] = max(latency_us for latency_us, _ in paths), resource, row
-        return self._steps[key]
-
-    def _path(self, src: int, dst: int) -> tuple[float, list[int]]:
-        if (src, dst) not in self._paths:
+    def path(self, src: int, dst: int) -> tuple[float, list[int]]:
+        """Return the latency of a path and its resources."""
+        found = self._paths.get((src, dst))
+        if found is None:
             path = self.topology.path(src, dst)
-            self._paths[src, dst] = math.fsum(wire.latency_us for wire in path), [self._number(wire) for wire in path]
-        return self._paths[src, dst]
+            found = math.fsum(wire.latency_us for wire in path), [self._number(wire) for wire in path]
+            self._paths[src, dst] = found
+        return found
 
     def _number(self, wire: Resource) -> int:
+        known = self._objects.get(id(wire))
+        if known is not None:
+            return known[1]
         if wire not in self._numbers:
             self._numbers[wire] = len(self.resources)
             self.resources.append(wire)
             self.bandwidths_gbs.append(wire.bandwidth_gbs)
+        # Held with its number, so that its address is nobody else's.
+        self._objects[id(wire)] = wire, self._numbers[wire]
         return self._numbers[wire]
+
+
+@lru_cache(maxsize=4)
+def _wires_of(topology: Topology) -> _Wires:
+    # Exploring prices hundreds of schedules on one topology.
+    return _Wires(topology)
+
+
+@dataclass(frozen=True, slots=True)
+class _Crossing:
+    """The wires that a step crosses.
+
+    Chunks that go from one rank to another are one message; ``message`` says which, for each transfer of the step.
+    ``resource`` and ``crosser`` hold a wire and a message for each crossing.
+    """
+
+    latency_us: float
+    message: NDArray[np.int64]
+    resource: NDArray[np.int64]
+    crosser: NDArray[np.int64]
+
+
+class _Crossings:
+    """Which wires the transfers of a step cross; most algorithms use the same pairs in many steps."""
+
+    def __init__(self, wires: _Wires, message_gap: float) -> None:
+        self.wires = wires
+        self.message_gap = message_gap
+        self._steps: dict[bytes, _Crossing] = {}
+
+    def of(self, step: Step) -> _Crossing:
+        """Return the wires that a step crosses, and its latency."""
+        key = step.src.tobytes() + step.dst.tobytes()
+        if key not in self._steps:
+            self._steps[key] = self._find(step)
+        return self._steps[key]
+
+    def _find(self, step: Step) -> _Crossing:
+        n_ranks = self.wires.topology.n_ranks
+        pairs, message = np.unique(step.src.astype(np.int64) * n_ranks + step.dst, return_inverse=True)
+        ends = np.divmod(pairs, n_ranks)
+        paths = [self.wires.path(src, dst) for src, dst in zip(*(end.tolist() for end in ends), strict=True)]
+        resource = np.array([number for _, numbers in paths for number in numbers], dtype=np.int64)
+        crosser = np.repeat(np.arange(len(paths)), [len(numbers) for _, numbers in paths])
+        latencies_us = np.array([latency_us for latency_us, _ in paths])
+        worst_us = 0.0
+        for end in ends:
+            all_us = np.bincount(end, weights=latencies_us, minlength=n_ranks)
+            longest_us = np.zeros(n_ranks)
+            np.maximum.at(longest_us, end, latencies_us)
+            worst_us = max(worst_us, float((longest_us + self.message_gap * (all_us - longest_us)).max()))
+        return _Crossing(worst_us, message, resource, crosser)

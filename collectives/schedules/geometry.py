@@ -15,6 +15,9 @@ __all__ = ["Geometry", "geometry", "split_evenly"]
 
 Lengths = NDArray[np.int64]
 
+MAX_ELEMENTS = 1 << 59
+"""Elements of the largest type, 16 bytes, whose bytes still fit a signed word."""
+
 
 def split_evenly(count: int | Lengths, parts: int) -> Lengths:
     """Split counts into parts as ``numpy.array_split`` does: the first ``count % parts`` get one more.
@@ -60,6 +63,16 @@ def _before(lengths: Lengths, axis: int) -> Lengths:
     return np.cumsum(lengths, axis=axis) - lengths
 
 
+def _check_counts(name: str, counts: Sequence[int], n_parts: int, count: int) -> None:
+    if len(counts) != n_parts:
+        raise ArgumentError(f"{name}: got {len(counts)} counts, wanted {n_parts}")
+    if min(counts) < 0:
+        part = next(i for i, c in enumerate(counts) if c < 0)
+        raise ArgumentError(f"{name}: got {counts[part]} elements for part {part}, wanted 0 or more")
+    if sum(counts) != count:
+        raise ArgumentError(f"{name}: got counts of {sum(counts)} elements, wanted {count} in all")
+
+
 def geometry(
     collective: Collective, n_ranks: int, n_chunks: int, count: int, counts: Sequence[int] | None = None
 ) -> Geometry:
@@ -78,7 +91,8 @@ def geometry(
     Raises
     ------
     ArgumentError
-        If all_to_all's count is not a multiple of the ranks, or the counts are not as many as the parts.
+        If a count is negative or too large for 64-bit addresses, if all_to_all's is not a multiple of the ranks, or if
+        the counts are not as many as the parts or do not add up to ``count``.
 
     Notes
     -----
@@ -89,14 +103,20 @@ def geometry(
     """
     pattern = collective.pattern
     n_parts = collective.n_parts(n_ranks)
+    if count < 0:
+        raise ArgumentError(f"{collective.name}: got {count} elements, wanted 0 or more")
+    if count >= MAX_ELEMENTS:
+        raise ArgumentError(
+            f"{collective.name}: got {count} elements, wanted fewer than 2**59, so that bytes fit 64 bits"
+        )
     if counts is not None:
+        _check_counts(collective.name, counts, n_parts, count)
         parts = np.asarray(counts, dtype=np.int64)
-        if len(parts) != n_parts:
-            raise ArgumentError(f"{collective.name}: got {len(parts)} counts, wanted {n_parts}")
     elif "row" in (pattern.before, pattern.after):
         if count % n_ranks:
             raise ArgumentError(
-                f"{collective.name}: got {count} elements for {n_ranks} ranks, wanted a multiple; use {collective.name}_v"
+                f"{collective.name}: got {count} elements for {n_ranks} ranks, wanted a multiple;"
+                f" use {collective.name}_v"
             )
         parts = np.full(n_parts, count // n_ranks, dtype=np.int64)
     else:

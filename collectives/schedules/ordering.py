@@ -24,13 +24,14 @@ def is_rank_ordered(schedule: Schedule) -> bool:
     Notes
     -----
     Several reduces into one slot in one step fold in ascending source rank, with the destination's own value at its own
-    rank's place. So a fold stays one if its first value is a fold of ranks 0 to m, and the others are the untouched
-    chunks of ranks m + 1, m + 2 and so on. Schedules that do not reduce are ordered.
+    rank's place. So a sum is a left fold if its first value is one that ends with rank m, or the chunk of rank m alone,
+    and the others are the untouched chunks of ranks m + 1, m + 2 and so on. It can only become whole if it began at
+    rank 0. Schedules that do not reduce are ordered.
     """
     if not schedule.collective.reduces or schedule.n_ranks == 1:
         return True
     n_ranks, n_chunks = schedule.n_ranks, schedule.n_chunks
-    # A slot holds the fold of ranks 0 to last, or (single) the chunk of rank last alone, or neither: last is -1.
+    # A slot holds a left fold that ends with rank last, or (single) the chunk of that rank alone, or neither: -1.
     last = np.repeat(np.arange(n_ranks, dtype=np.int64), n_chunks)
     single = np.ones(n_ranks * n_chunks, dtype=np.bool_)
     for step in schedule.steps:
@@ -47,8 +48,7 @@ def is_rank_ordered(schedule: Schedule) -> bool:
         head = np.repeat(groups.start, groups.count)
         place = np.arange(values.size) - head
         follows = single[values] & (last[values] == last[values[head]] + place)
-        starts = ~single[values] | (last[values] == 0)
-        right = np.where(place == 0, starts & (last[values] >= 0), follows)
+        right = np.where(place == 0, last[values] >= 0, follows)
         fold = np.logical_and.reduceat(right, groups.start)
         first = values[groups.start]
         copied = groups.count == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from multiring.collectives.schedules.geometry import split_evenly
 from multiring.collectives.schedules.schedule import Schedule
 
 __all__ = ["bytes_sent", "chunk_bytes"]
@@ -30,7 +31,8 @@ def chunk_bytes(schedule: Schedule, nbytes: int) -> NDArray[np.int64]:
     n_parts = schedule.collective.n_parts(schedule.n_ranks)
     if n_parts > schedule.n_ranks:
         nbytes *= schedule.n_ranks  # all_to_all: a row of parts for each rank
-    return _split(_split(np.array([nbytes]), n_parts), schedule.n_chunks // n_parts)
+    parts = split_evenly(nbytes, n_parts)
+    return split_evenly(parts, schedule.n_chunks // n_parts).reshape(-1)
 
 
 def bytes_sent(schedule: Schedule, nbytes: int) -> NDArray[np.int64]:
@@ -40,9 +42,3 @@ def bytes_sent(schedule: Schedule, nbytes: int) -> NDArray[np.int64]:
     for step in schedule.steps:
         np.add.at(sent, step.src, sizes[step.chunk])
     return sent
-
-
-def _split(sizes: NDArray[np.int64], pieces: int) -> NDArray[np.int64]:
-    least, more = np.divmod(sizes, pieces)
-    cut: NDArray[np.int64] = least[:, None] + (np.arange(pieces) < more[:, None])
-    return cut.reshape(-1)

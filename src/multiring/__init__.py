@@ -23,8 +23,10 @@ from multiring.errors import (
 )
 
 if TYPE_CHECKING:
+    from multiring import optim, sharded
     from multiring.collectives.communicator import Communicator, PreparedCall, Work
     from multiring.collectives.schedules.schedule import Schedule
+    from multiring.collectives.sharded import ShardedOptimizer
     from multiring.kernels.operations import Reduction, premul_sum, reduction
 
 __all__ = [
@@ -41,13 +43,16 @@ __all__ = [
     "Reduction",
     "Schedule",
     "ScheduleError",
+    "ShardedOptimizer",
     "SharedMemoryError",
     "TopologyError",
     "Work",
     "__version__",
     "init",
+    "optim",
     "premul_sum",
     "reduction",
+    "sharded",
 ]
 __version__ = "0.1.0"
 
@@ -56,10 +61,12 @@ _LATE = {
     "PreparedCall": "multiring.collectives.communicator",
     "Work": "multiring.collectives.communicator",
     "Schedule": "multiring.collectives.schedules.schedule",
+    "ShardedOptimizer": "multiring.collectives.sharded",
     "Reduction": "multiring.kernels.operations",
     "premul_sum": "multiring.kernels.operations",
     "reduction": "multiring.kernels.operations",
 }
+_MODULES = ("optim", "sharded")
 
 
 def init(device: str = "auto", timeout: float = 300.0) -> Communicator:
@@ -89,6 +96,8 @@ def init(device: str = "auto", timeout: float = 300.0) -> Communicator:
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"multiring.{name}")
     module = _LATE.get(name)
     if module is None:
         raise AttributeError(f"module 'multiring' has no attribute {name!r}")

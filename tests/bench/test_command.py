@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from multiring.bench import plot, sweep_command
+from multiring.bench import sweep_command
 from multiring.bench.sweep_command import bench
-from multiring.errors import ArgumentError
 
 LAUNCHERS = ("MULTIRING_", "PMI", "OMPI", "SLURM", "MPI_", "RANK", "WORLD_SIZE", "LOCAL_")
 
@@ -55,6 +54,11 @@ def invoke(*arguments: str) -> Any:
         (("all_reduce", "--order", "ring"), "--order: got 'ring'"),
         (("all_gather", "--order", "rank"), "--order: got 'rank' for all_gather, which does not reduce"),
         (("all_reduce", "--wire", "int8"), "--wire: got 'int8' for float"),
+        (("all_reduce", "--json", "no/such/folder/x.json"), "--json: got 'no/such/folder/x.json', wanted a file in a"),
+        (("all_reduce", "--csv", "-"), "--csv: got '-', wanted a file"),
+        (("all_reduce", "--algorithm", "magic"), "algorithm: 'magic' is not known, wanted one that serves all_reduce"),
+        (("all_to_all", "--algorithm", "ring"), "algorithm: 'ring' does not serve all_to_all"),
+        (("sendrecv", "--algorithm", "all"), "--algorithm: got 'all' for sendrecv"),
         (("all_reduce", "--plot", "x.pdf"), "--plot: got 'x.pdf', wanted a file that ends in .png, .svg, .html"),
     ],
 )
@@ -69,12 +73,6 @@ def test_b118_bad_arguments_end_with_one_line_and_2(arguments: tuple[str, ...], 
 def test_unknown_flags_end_with_2() -> None:
     assert invoke("all_reduce", "--nonsense").exit_code == 2
     assert invoke().exit_code == 2
-
-
-def test_a_missing_plotter_is_named_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
-    with pytest.raises(ArgumentError, match=r"--plot: needs matplotlib.*pip install 'multiring\[plot\]'"):
-        plot.check_plot("x.png")
 
 
 def test_help_has_an_example_and_the_formulas() -> None:

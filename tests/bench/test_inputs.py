@@ -128,6 +128,16 @@ def test_wrong_elements_beyond_a_block_are_found() -> None:
     assert count_wrong(array, [template]) == (2, 131_072)
 
 
+@pytest.mark.parametrize("operation", ["sum", "prod"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_sums_of_short_integers_do_not_overflow(dtype: str, operation: str) -> None:
+    for n_ranks in (2, 3, 8):
+        case = make_case("all_reduce", n_ranks, 1 << 12, DTYPES[dtype], OPERATIONS[operation])
+        sources = [Inputs(case).source(rank, 0).astype(np.int64) for rank in range(n_ranks)]
+        exact = combined(OPERATIONS[operation], sources)
+        np.testing.assert_array_equal(Inputs(case).received(0)[0].astype(np.int64), exact)
+
+
 @pytest.mark.parametrize("collective", ["all_reduce", "reduce_scatter", "all_gather", "all_to_all"])
 def test_what_was_there_before_is_not_right_by_chance(collective: str) -> None:
     reduction = OPERATIONS["sum"] if COLLECTIVES[collective].reduces else None

@@ -1,4 +1,4 @@
-"""The reports: the table compared with what C's printf makes of nccl-tests' formats, the JSON and CSV with their keys."""
+"""The reports: the table against C's printf with nccl-tests' formats, the JSON and CSV with their keys."""
 
 from __future__ import annotations
 

@@ -16,6 +16,9 @@ from typing import Any, cast
 import numpy as np
 
 from multiring.collectives.request import Request
+from multiring.collectives.schedules.choose import choose
+from multiring.collectives.schedules.collective import Collective
+from multiring.collectives.schedules.explanation import Explanation, explain
 from multiring.errors import CollectiveTimeout, CommunicatorClosed, MismatchError
 from multiring.kernels.dtypes import DType, numpy_dtype
 
@@ -103,14 +106,14 @@ class World:
             self.error = self.error or error
             self.condition.notify_all()
 
-    def wait_for(self, ready: Callable[[], bool], timeout_s: float | None, what: str) -> None:
+    def wait_for(self, ready: Callable[[], Any], timeout_s: float | None, what: str) -> None:
         """With the condition held."""
         limit = time.monotonic() + (timeout_s or TIMEOUT_S)
         while not ready():
             if self.error is not None:
                 raise type(self.error)(*self.error.args)
             if self.left:
-                self.error = CommunicatorClosed(f"rank {sorted(self.left)} closed while {what}")
+                self.error = CommunicatorClosed(f"rank {min(self.left)} closed while {what}")
                 continue
             left = limit - time.monotonic()
             if left <= 0:
@@ -299,7 +302,7 @@ class FakeExecutor:
                 for address, count, dtype, peer in receives:
                     assert peer != rank
                     box = world.messages.setdefault((peer, rank), [])
-                    world.wait_for(lambda box=box: bool(box), timeout_s, f"rank {rank} receives from {peer}")
+                    world.wait_for(box.__len__, timeout_s, f"rank {rank} receives from {peer}")
                     message = box.pop(0)
                     if (message[1], message[2]) != (count, dtype):
                         world.error = MismatchError(
@@ -329,6 +332,10 @@ class FakeExecutor:
             members = sorted((entries[r][1][1], r) for r in range(self.size) if entries[r][1][0] == color)
             world = worlds.setdefault(color, World(len(members)))
         return FakeExecutor(world, [r for _, r in members].index(self.rank))
+
+    def explain(self, request: Request, count: int) -> Explanation:
+        choice = choose(Collective(request.collective, request.root), self.size, count * request.dtype.itemsize)
+        return explain(choice, count * request.dtype.itemsize, dtype=request.dtype.name)
 
     def describe(self, request: Request, count: int) -> str:
         return f"{request.collective} of {count} {request.dtype.name} on {self.size} ranks: fake"

@@ -48,6 +48,8 @@ def test_loops_are_vector_code(spec: dict[str, str], instructions: list[str], lo
     assembly = kernel._library.get_asm_str()
     assert len(re.findall(r"^vector\.body\d*:", code, re.MULTILINE)) >= loops
     assert "vector.memcheck" not in code, "an in-place call would fall into the scalar loop"
+    natural = {"float32": 4, "float64": 8, "bfloat16": 2, "float16": 2, "int8": 0, "int64": 8}[spec["dtype"]]
+    assert not re.search(rf"(load|store) .*<\d+ x .*, align {natural}\b", code), "elements may be unaligned"
     for instruction in instructions:
         assert re.search(instruction, assembly), instruction
     assert not re.search(r"vfn?m(add|sub)|vcvtneps2bf16", assembly)

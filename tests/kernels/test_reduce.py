@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -220,3 +221,20 @@ def test_custom_reductions_of_bool_give_a_bool() -> None:
     out = Guarded(3, np.uint8)
     call(address, [x.address, x.address], [out.address], 3)
     assert out.get().tolist() == [1, 1, 1]
+
+
+UNIT_ROUNDOFF = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24, "float64": 2.0**-53}
+
+
+@pytest.mark.parametrize(("name", "accumulate"), [(n, a) for n in UNIT_ROUNDOFF for a in ("default", "float64")])
+def test_the_documented_error_bound(name: str, accumulate: str) -> None:
+    wide = {"float64": "float64"}.get(name, "float32") if accumulate == "default" else accumulate
+    generator = np.random.default_rng(11)
+    dtype = numpy_dtype(DTYPES[name])
+    inputs = [(generator.normal(size=500) * 2.0 ** generator.integers(-3, 4, 500)).astype(dtype) for _ in range(9)]
+    sources, out = [Guarded(500, dtype).set(x) for x in inputs], Guarded(500, dtype)
+    call(reduce_address(name, "sum", accumulate=DTYPES[wide]), [s.address for s in sources], [out.address], 500)
+    factor = (1 + Fraction(UNIT_ROUNDOFF[wide])) ** 8 * (1 + Fraction(UNIT_ROUNDOFF[name])) - 1
+    for i, got in enumerate(out.get().astype(np.float64)):
+        column = [Fraction(float(x[i])) for x in inputs]
+        assert abs(Fraction(float(got)) - sum(column)) <= factor * sum(map(abs, column))

@@ -10,7 +10,7 @@ from multiring.kernels.dtypes import DTYPES, numpy_dtype
 from tests.kernels.span_harness import Guarded, call, expected, reduce_address, same_bits, values
 
 
-@pytest.mark.parametrize(("name", "op"), [("float32", "sum"), ("bfloat16", "avg")])
+@pytest.mark.parametrize(("name", "op"), [("float32", "sum"), ("bfloat16", "avg"), ("float64", "sum")])
 def test_reductions(name: str, op: str) -> None:
     generator = np.random.default_rng(5)
     dtype = numpy_dtype(DTYPES[name])

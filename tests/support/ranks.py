@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
+import pickle  # noqa: TID251  # between a test and its own children
 import signal
 import socket
 import struct
@@ -22,6 +22,7 @@ class Outcome:
     result: Any = None
     error: str | None = None
     signal: int = 0
+    answered: bool = False
 
 
 class Hub:
@@ -105,7 +106,7 @@ def run_ranks(
         for rank, pid in enumerate(pids):
             done, status = os.waitpid(pid, os.WNOHANG)
             if not done:
-                if outcomes[rank].result is None and outcomes[rank].error is None:
+                if not outcomes[rank].answered:
                     os.kill(pid, signal.SIGKILL)
                     outcomes[rank].error = outcomes[rank].error or f"rank {rank} did not end within {timeout_s} s"
                 status = os.waitpid(pid, 0)[1]
@@ -146,6 +147,7 @@ def _serve(
                 else:
                     kind, value = pickle.loads(message[1:])
                     setattr(outcomes[rank], kind, value)
+                    outcomes[rank].answered = True
                     live.discard(rank)
                     selector.unregister(key.fileobj)
             if waiting and len(waiting) == len(pids):

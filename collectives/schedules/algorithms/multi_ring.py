@@ -58,7 +58,9 @@ def multi_ring(
         orders = _strided(n_ranks, n_rings)
     k = len(orders)
     if not k:
-        raise ScheduleError(f"{algorithm}: got no ring orders, wanted at least one")
+        raise ScheduleError(
+            f"{algorithm}: got no ring orders, wanted at least one: multi_ring:topology needs a topology"
+        )
     rings = [
         on(
             ring(collective, n_ranks, order=ring_order(order, n_ranks).tolist()),
@@ -94,9 +96,14 @@ def bidirectional_ring(collective: Collective, n_ranks: int, order: Sequence[int
 
 
 def parse_n_rings(text: str) -> dict[str, Any]:
-    """Read what follows the colon in ``"multi_ring:3"``."""
+    """Read what follows the colon in ``"multi_ring:3"``.
+
+    ``"topology"`` is for those who know one: they give its orders instead.
+    """
+    if text == "topology":
+        return {"orders": ()}
     if not text.isdecimal() or not int(text):
-        raise ArgumentError(f"got {text!r} after its colon, wanted a number of rings")
+        raise ArgumentError(f"got {text!r} after its colon, wanted a number of rings, or topology")
     return {"n_rings": int(text)}
 
 

@@ -85,28 +85,15 @@ def test_a_ring_may_have_any_order(execute: Execute, collective: str, data: st.D
     assert used <= {(order[i - 1], order[i]) for i in range(n_ranks)}
 
 
-@pytest.mark.parametrize("n_ranks", [1, 2, 3, 4, 7, 8, 16, 33])
-def test_steps_are_the_closed_forms(n_ranks: int) -> None:
-    p, many = n_ranks, n_ranks > 1
-    wanted = {
-        ("ring", "all_reduce"): 2 * (p - 1),
-        ("ring", "reduce_scatter"): p - 1,
-        ("ring", "all_gather"): p - 1,
-        ("ring", "broadcast"): (2 * p - 2) * many,
-        ("ring", "reduce"): (2 * p - 2) * many,
-        ("direct", "all_reduce"): 2 * many,
-        ("direct", "reduce"): 2 * many,
-        ("direct", "reduce_scatter"): 1 * many,
-        ("direct", "all_gather"): 1 * many,
-        ("direct", "all_to_all"): 1 * many,
-        ("direct", "broadcast"): 1 * many,
-        ("direct", "gather"): 1 * many,
-        ("direct", "scatter"): 1 * many,
-        ("direct", "barrier"): 0,
-        ("one_shot", "all_reduce"): 1 * many,
-        ("one_shot", "reduce"): 1 * many,
-    }
-    assert {pair: build(*pair, p).n_steps for pair in wanted} == wanted
+def test_a_bidirectional_ring_goes_both_ways_and_strides_share_no_link() -> None:
+    both = build("bidirectional_ring", "all_reduce", 5)
+    for step in both.steps:
+        ways = ((step.dst - step.src) % 5).tolist()
+        assert sorted(ways) == [1] * 5 + [4] * 5
+    strides = build("multi_ring:4", "all_gather", 5)
+    for step in strides.steps:
+        links = set(zip(step.src.tolist(), step.dst.tolist(), strict=True))
+        assert len(links) == len(step) == 20
 
 
 @pytest.mark.parametrize("n_ranks", [2, 5, 8])
@@ -116,6 +103,8 @@ def test_sums_round_once_where_nothing_partial_travels(n_ranks: int) -> None:
     assert n_roundings(build("direct", "reduce", n_ranks)) == 1
     assert n_roundings(build("ring", "all_reduce", n_ranks)) == n_ranks - 1
     assert n_roundings(build("chain", "reduce", n_ranks)) == n_ranks - 1
+    # Here the sum stays where it is, and is rounded with each rank that is added.
+    assert n_roundings(build("pairwise", "reduce_scatter", n_ranks)) == n_ranks - 1
 
 
 def test_direct_and_chain_add_in_rank_order_and_a_ring_does_not() -> None:
@@ -163,3 +152,25 @@ def test_a_schedule_whose_ranks_add_differently_is_seen(left_folds: Callable[[Sc
     assert left_folds(schedule) == [one, other, one, one]
     assert not same_on_every_rank(schedule)
     assert not is_rank_ordered(schedule)
+
+
+def test_one_fold_and_the_same_in_two_steps_are_one_order(left_folds: Callable[[Schedule], list[str]]) -> None:
+    steps = (
+        Step([1, 2, 0], [0, 0, 1], [0] * 3, True),
+        Step([1], [2], [0], True),
+        Step([2], [1], [0], False),
+    )
+    schedule = Schedule(Collective("all_reduce"), 3, 1, steps)
+    verify(schedule)
+    assert left_folds(schedule) == ["((0+1)+2)"] * 3
+    assert same_on_every_rank(schedule)
+    assert is_rank_ordered(schedule)
+
+
+def test_halving_goes_to_near_partners_first_and_to_far_ones_where_chunks_have_owners() -> None:
+    def distances(collective: str) -> list[int]:
+        return [int(abs(step.src - step.dst).max()) for step in build("halving_doubling", collective, 8).steps]
+
+    assert distances("all_reduce") == [1, 2, 4, 4, 2, 1]
+    assert distances("reduce_scatter") == [4, 2, 1]
+    assert distances("all_gather") == [1, 2, 4]

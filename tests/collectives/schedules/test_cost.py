@@ -45,8 +45,9 @@ def test_closed_forms(p: int) -> None:
         "halving_doubling": 2 * lg * ALPHA_US + 2 * (p - 1) / p * n * BETA_US,
         "recursive_doubling": lg * (ALPHA_US + n * BETA_US),
         "binomial": 2 * lg * (ALPHA_US + n * BETA_US),
-        "direct": 2 * (ALPHA_US + n / p * BETA_US) * (p > 1),
-        "one_shot": (ALPHA_US + n * BETA_US) * (p > 1),
+        # The messages beyond a rank's first cost a quarter of their latency.
+        "direct": 2 * (ALPHA_US * (1 + (p - 2) / 4) + n / p * BETA_US) * (p > 1),
+        "one_shot": (ALPHA_US * (1 + (p - 2) / 4) + n * BETA_US) * (p > 1),
     }
     got = {name: cost(build(name, "all_reduce", p), mesh, n).total_us for name in wanted}
     assert got == pytest.approx(wanted)
@@ -56,6 +57,10 @@ def test_additions_take_their_time_on_the_rank_that_adds_most() -> None:
     p, n, gamma_us = 4, 1 << 20, 1 / (10.0 * 1000)
     plain, adding = (cost(build("ring", "all_reduce", p), full_mesh(p), n, gbs).total_us for gbs in (math.inf, 10.0))
     assert adding - plain == pytest.approx((p - 1) / p * n * gamma_us)
+    # At the root alone, while others idle.
+    at_root = build("one_shot", Collective("reduce", 2), p)
+    plain, adding = (cost(at_root, full_mesh(p), n, gbs).total_us for gbs in (math.inf, 10.0))
+    assert adding - plain == pytest.approx((p - 1) * n * gamma_us)
 
 
 def test_a_ring_that_crosses_the_network_once_beats_one_that_always_does() -> None:
@@ -78,7 +83,7 @@ def test_a_box_beats_a_ring_where_steps_cost() -> None:
 def test_readers_of_one_host_share_nothing_but_their_own_core() -> None:
     topology = host_topology(4, latency_us=1.0, bandwidth_gbs=10.0)
     # Each of 4 ranks reads 3 times a quarter, twice.
-    assert cost(build("direct", "all_reduce", 4), topology, 40_000).total_us == pytest.approx(2 * (1.0 + 3.0))
+    assert cost(build("direct", "all_reduce", 4), topology, 40_000).total_us == pytest.approx(2 * (1.5 + 3.0))
 
 
 def test_a_step_of_nothing_takes_no_time() -> None:
@@ -93,5 +98,25 @@ def test_wrong_numbers_are_refused() -> None:
     schedule = build("ring", "all_reduce", 4)
     with pytest.raises(ScheduleError, match="cost: got ring of 4 ranks on mesh of 3, wanted equal numbers"):
         cost(schedule, full_mesh(3), 1)
-    with pytest.raises(ScheduleError, match="cost: got -1 bytes at inf GB/s, wanted at least 0 at more than 0"):
+    with pytest.raises(
+        ScheduleError, match=r"cost: got -1 bytes, inf GB/s and a message gap of 0.25, wanted at least 0"
+    ):
         cost(schedule, full_mesh(4), -1)
+    with pytest.raises(ScheduleError, match=r"a message gap of 2.0, .* and a gap from 0 to 1"):
+        cost(schedule, full_mesh(4), 1, message_gap=2.0)
+
+
+def test_messages_of_a_rank_queue_but_chunks_of_a_message_do_not() -> None:
+    mesh = full_mesh(4)
+    fan_in = Schedule(Collective("gather"), 4, 4, (Step([1, 2, 3], [0, 0, 0], [1, 2, 3], False),))
+    fan_out = Schedule(Collective("broadcast"), 4, 1, (Step([0, 0, 0], [1, 2, 3], [0, 0, 0], False),))
+    together = Schedule(Collective("broadcast"), 4, 3, (Step([0, 0, 0], [1, 1, 1], [0, 1, 2], False),))
+    apart = Schedule(Collective("all_gather"), 4, 4, (Step([0, 1, 2, 3], [1, 2, 3, 0], [0, 1, 2, 3], False),))
+    for schedule, gap, wanted_us in [
+        (fan_in, 0.5, 2.0 * ALPHA_US),
+        (fan_out, 0.5, 2.0 * ALPHA_US),
+        (fan_out, 0.0, ALPHA_US),
+        (together, 0.5, ALPHA_US),
+        (apart, 0.5, ALPHA_US),
+    ]:
+        assert cost(schedule, mesh, 0, message_gap=gap).total_us == pytest.approx(wanted_us)

@@ -1,0 +1,123 @@
+"""All ways to do a collective on a machine, priced, the cheapest first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from multiring.collectives.schedules.algorithms import algorithms_for, build, check_algorithm
+from multiring.collectives.schedules.algorithms.box import factorisations
+from multiring.collectives.schedules.algorithms.multi_ring import multi_ring
+from multiring.collectives.schedules.collective import Collective
+from multiring.collectives.schedules.cost import cost
+from multiring.collectives.schedules.schedule import Schedule
+from multiring.topology.model import Topology
+from multiring.topology.rings import rings
+
+__all__ = ["MAX_BOXES", "TOPOLOGY_RINGS", "Priced", "built", "candidates", "explore"]
+
+MAX_BOXES = 40
+"""Factorisations that are tried: those of fewest dimensions, which is where the better ones are."""
+TOPOLOGY_RINGS = "multi_ring:topology"
+"""All rings that a topology has room for, at once, in place of strides."""
+QUADRATIC = ("one_shot",)
+"""Algorithms that move p - 1 times the vector: hopeless above ``MAX_QUADRATIC_RANKS`` and slow to price."""
+MAX_QUADRATIC_RANKS = 64
+MAX_KEPT_RANKS = 64
+"""Schedules of more ranks are built anew each time: those of 1024 ranks take 30 MB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """An algorithm, as a user would write it, and what it would take."""
+
+    algorithm: str
+    predicted_us: float
+
+
+def candidates(
+    collective: Collective, n_ranks: int, *, boxes: bool = True, topology: Topology | None = None
+) -> tuple[str, ...]:
+    """Return the algorithms worth pricing: those that serve the collective, and the boxes that the ranks can form.
+
+    Parameters
+    ----------
+    collective : Collective
+        What to do.
+    n_ranks : int
+        At least 1.
+    boxes : bool
+        Whether to list every box of at least two dimensions; otherwise the most nearly square one alone.
+    topology : Topology, optional
+        Where: the rings in it are worth a try where its machines are known.
+    """
+    names = [
+        name
+        for name in algorithms_for(collective.name)
+        if not (name in QUADRATIC and n_ranks > MAX_QUADRATIC_RANKS) and not (name == "box" and boxes)
+    ]
+    if boxes and "box" in algorithms_for(collective.name):
+        shapes = sorted((dims for dims in factorisations(n_ranks) if len(dims) > 1), key=len)
+        names += ["box:" + "x".join(map(str, dims)) for dims in shapes[:MAX_BOXES]]
+    if topology is not None and topology.machines and "multi_ring" in names and n_ranks > 1:
+        names.insert(names.index("multi_ring") + 1, TOPOLOGY_RINGS)
+    return tuple(names)
+
+
+def explore(
+    collective: Collective,
+    topology: Topology,
+    nbytes: int,
+    names: tuple[str, ...] | None = None,
+    reduction_gbs: float = float("inf"),
+) -> tuple[Priced, ...]:
+    """Price algorithms on a machine.
+
+    Parameters
+    ----------
+    collective : Collective
+        What to do.
+    topology : Topology
+        Where.
+    nbytes : int
+        Bytes of the whole vector, as in :func:`~multiring.collectives.schedules.volume.chunk_bytes`.
+    names : tuple of str, optional
+        The algorithms; all :func:`candidates` otherwise.
+    reduction_gbs : float
+        As in :func:`~multiring.collectives.schedules.cost.cost`.
+
+    Returns
+    -------
+    tuple of Priced
+        The cheapest first; equal prices in the order of the registry.
+    """
+    if names is None:
+        names = candidates(collective, topology.n_ranks, topology=topology)
+    prices = [
+        Priced(
+            name, cost(built(name, collective, topology.n_ranks, topology), topology, nbytes, reduction_gbs).total_us
+        )
+        for name in names
+    ]
+    return tuple(sorted(prices, key=lambda priced: priced.predicted_us))
+
+
+def built(name: str, collective: Collective, n_ranks: int, topology: Topology | None = None) -> Schedule:
+    """Return :func:`~multiring.collectives.schedules.algorithms.build`'s schedule; small ones are kept.
+
+    ``"multi_ring:topology"`` is :data:`TOPOLOGY_RINGS`: the rings that are found in the topology.
+    """
+    if name == TOPOLOGY_RINGS and topology is not None:
+        check_algorithm(name, collective.name)
+        return multi_ring(collective, n_ranks, orders=_orders(topology))
+    return (_kept if n_ranks <= MAX_KEPT_RANKS else build)(name, collective, n_ranks)
+
+
+@lru_cache(maxsize=8)
+def _orders(topology: Topology) -> tuple[tuple[int, ...], ...]:
+    return rings(topology).orders
+
+
+@lru_cache(maxsize=256)
+def _kept(name: str, collective: Collective, n_ranks: int) -> Schedule:
+    return build(name, collective, n_ranks)

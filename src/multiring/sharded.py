@@ -1,0 +1,7 @@
+"""The sharded weight update: the optimizer, parameter groups, memory without copies, and checkpoints."""
+
+from __future__ import annotations
+
+from multiring.collectives.sharded import FlatTensors, Group, ShardedOptimizer, StepResult, allocate
+
+__all__ = ["FlatTensors", "Group", "ShardedOptimizer", "StepResult", "allocate"]
