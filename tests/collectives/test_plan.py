@@ -181,10 +181,10 @@ def test_header_words() -> None:
 def test_a_plan_prints_its_steps_and_its_reason() -> None:
     text = str(plan_of(build("ring", "all_reduce", 2)))
     assert text.splitlines() == [
-        "all_reduce of float32, 2 ranks, 2 chunks: ring, 2 steps",
-        "  because a test asks for it",
-        "  step 0: " + "  ".join(str(t) for t in build("ring", "all_reduce", 2).steps[0]),
-        "  step 1: " + "  ".join(str(t) for t in build("ring", "all_reduce", 2).steps[1]),
+        "float32, because a test asks for it",
+        "ring all_reduce: 2 ranks, 2 chunks, 2 steps",
+        "0  " + "  ".join(str(t) for t in build("ring", "all_reduce", 2).steps[0]),
+        "1  " + "  ".join(str(t) for t in build("ring", "all_reduce", 2).steps[1]),
     ]
 
 
