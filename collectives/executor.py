@@ -62,6 +62,7 @@ from multiring.kernels.records import (
     SIGNATURE_REFUSED,
     WAIT,
 )
+from multiring.topology import load
 from multiring.topology.host import host_topology
 from multiring.topology.model import Topology
 
@@ -120,8 +121,15 @@ class Executor:
         self.local_rank, self.local_size = rank, size
         self.node, self.n_nodes = 0, 1
         self.device = "host"
-        self.topology: Topology = host_topology(size)
-        self._planner = Planner(rank, self.topology, self._settings["algorithm"], self._context.layout.n_slots)
+        injected = load.injected({"MULTIRING_TOPOLOGY": self._settings["topology"] or ""}, size)
+        self.topology: Topology = injected or host_topology(size)
+        self._planner = Planner(
+            rank,
+            self.topology,
+            self._settings["algorithm"],
+            self._context.layout.n_slots,
+            by_price=injected is not None,
+        )
         remember(self)
 
     @property
@@ -452,4 +460,8 @@ def _again(error: MultiringError) -> MultiringError:
 def _settings() -> dict[str, str | None]:
     from multiring import __version__
 
-    return {"version": __version__, "algorithm": os.environ.get("MULTIRING_ALGORITHM")}
+    return {
+        "version": __version__,
+        "algorithm": os.environ.get("MULTIRING_ALGORITHM"),
+        "topology": os.environ.get("MULTIRING_TOPOLOGY"),
+    }

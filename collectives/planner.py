@@ -29,13 +29,18 @@ class Planner:
         ``MULTIRING_ALGORITHM`` as all ranks agreed on it.
     n_slots : int
         Slots of each rank.
+    by_price : bool
+        Whether the topology's prices choose, as for one that a user gave; else the rule for ranks that share memory.
     """
 
-    def __init__(self, rank: int, topology: Topology, wish: str | None, n_slots: int) -> None:
+    def __init__(
+        self, rank: int, topology: Topology, wish: str | None, n_slots: int, *, by_price: bool = False
+    ) -> None:
         self._rank = rank
         self._topology = topology
         self._wish = wish
         self._n_slots = n_slots
+        self._by_price = by_price
         self._plans: OrderedDict[tuple[Request, str, int], Plan] = OrderedDict()
 
     def choose(self, request: Request, count: int) -> Choice:
@@ -52,6 +57,7 @@ class Planner:
             algorithm=request.algorithm,
             environment_choice=self._wish,
             reduces16=wire.kind == "float" and wire.itemsize == 2 and request.algorithm is None,
+            topology=self._topology if self._by_price else None,
         )
 
     def plan(self, request: Request, count: int) -> Plan:
