@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -116,7 +117,13 @@ class Simulator:
         block = np.array(arguments, np.int64)
 
         def go(stream: int) -> None:
-            jitted[blocks, kernel.threads](*block.tolist())
+            # The simulator's manager spins while it waits for its threads, so they need its interpreter lock often.
+            interval = sys.getswitchinterval()
+            sys.setswitchinterval(1e-5)
+            try:
+                jitted[blocks, kernel.threads](*block.tolist())
+            finally:
+                sys.setswitchinterval(interval)
 
         return Prepared(go, block, blocks, kept)
 
