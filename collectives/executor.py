@@ -62,8 +62,8 @@ from multiring.kernels.records import (
     SIGNATURE_REFUSED,
     WAIT,
 )
-from multiring.topology import load
 from multiring.topology.host import host_topology
+from multiring.topology.load import injected as injected_topology
 from multiring.topology.model import Topology
 
 __all__ = ["Executor", "Message"]
@@ -121,7 +121,7 @@ class Executor:
         self.local_rank, self.local_size = rank, size
         self.node, self.n_nodes = 0, 1
         self.device = "host"
-        injected = load.injected({"MULTIRING_TOPOLOGY": self._settings["topology"] or ""}, size)
+        injected = injected_topology({"MULTIRING_TOPOLOGY": self._settings["topology"] or ""}, size)
         self.topology: Topology = injected or host_topology(size)
         self._planner = Planner(
             rank,

@@ -203,7 +203,9 @@ class ShardedOptimizer:
         if accumulation not in ("mean", "sum"):
             raise ArgumentError(f"{where}: accumulation: got {accumulation!r}, wanted 'mean' or 'sum'")
 
-    def _description(self, wires: Sequence[Any], bucket_bytes: int | None, per_group: int, accumulation: str) -> list[str]:
+    def _description(
+        self, wires: Sequence[Any], bucket_bytes: int | None, per_group: int, accumulation: str
+    ) -> list[str]:
         lines = [
             f"{name}: {view.dtype.name} {view.shape}, {rule!r}"
             for name, view, rule in zip(self.names, self._views, _described(self._rules), strict=True)
