@@ -20,6 +20,7 @@ from contextlib import suppress
 from types import FrameType
 
 from multiring.bench.tagged_output import TaggedOutput
+from multiring.collectives.drivers.room import available_bytes
 from multiring.errors import LaunchError
 
 __all__ = ["core_shares", "rank_environment", "run_ranks"]
@@ -27,6 +28,8 @@ __all__ = ["core_shares", "rank_environment", "run_ranks"]
 SURVIVORS_S = 3.0  # how long the other ranks may take to raise their own error after one has failed
 TERMINATE_S = 2.0  # how long they may take to end after SIGTERM
 PR_SET_PDEATHSIG = 1
+RANK_BYTES = 64 << 20
+"""What a rank needs at least, not counting its arrays: the interpreter, numpy and Numba."""
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 # What an outer launcher set for this process is not true for the ranks that we start.
@@ -120,10 +123,16 @@ def run_ranks(
     Raises
     ------
     LaunchError
-        The command cannot be started.
+        The command cannot be started, or so many ranks do not fit the machine's memory.
     """
     if n_ranks < 1:
         raise LaunchError(f"ranks: got {n_ranks}, wanted at least 1")
+    room = available_bytes() // RANK_BYTES
+    if n_ranks > room:
+        raise LaunchError(
+            f"ranks: got {n_ranks}, wanted at most {room}: a Python process with its libraries takes about"
+            f" {RANK_BYTES >> 20} MiB, and this machine has {available_bytes() >> 20} MiB left"
+        )
     ranks = _Ranks(n_ranks, say or (lambda text: print(text, file=sys.stderr, flush=True)))  # noqa: T201
     try:
         ranks.start(command, bind, tag_output, os.environ if environ is None else environ)
@@ -169,6 +178,8 @@ class _Ranks:
                 os.sched_setaffinity(0, shares[rank])
 
         for rank in range(self._n_ranks):
+            if self._signals:
+                break  # wait() passes it on to those that run
             try:
                 process = subprocess.Popen(
                     list(command),

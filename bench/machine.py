@@ -12,10 +12,10 @@ from pathlib import Path
 
 from multiring.bench.sizes import format_bytes
 from multiring.bench.world import LocalPlace
+from multiring.collectives.drivers.room import available_bytes
 from multiring.errors import ArgumentError
 
 __all__ = [
-    "available_memory_bytes",
     "bind_to_core",
     "check_memory",
     "commit",
@@ -23,51 +23,6 @@ __all__ = [
     "host_name",
     "versions",
 ]
-
-_UNLIMITED = 1 << 60
-
-
-def available_memory_bytes(root: Path = Path("/")) -> int:
-    """Return how many bytes this machine, or this process's control group, can still give.
-
-    Parameters
-    ----------
-    root : Path
-        Where ``proc`` and ``sys`` are, for tests.
-    """
-    available = _UNLIMITED
-    for line in _read(root / "proc/meminfo").splitlines():
-        if line.startswith("MemAvailable:"):
-            available = int(line.split()[1]) * 1024
-    for limit, used in _control_groups(root):
-        available = min(available, max(0, limit - used))
-    return available
-
-
-def _control_groups(root: Path) -> list[tuple[int, int]]:
-    """Return (limit, used) of the memory control groups, versions 2 and 1, that this process is in."""
-    found = []
-    top = root / "sys/fs/cgroup"
-    for line in _read(root / "proc/self/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if number == "0" and not controllers:
-            base, names = top, ("memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            base, names = top / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
-        else:
-            continue
-        # A container sees its own group at the top; outside, the group and all above it count.
-        group = base / path.strip("/")
-        while True:
-            limit, used = (_read(group / name).strip() for name in names)
-            if limit.isdecimal() and used.isdecimal() and int(limit) < _UNLIMITED:
-                found.append((int(limit), int(used)))
-            if group == base:
-                break
-            group = group.parent
-    return found
-
 
 def check_memory(needed_bytes: int, local_size: int, size_text: str, root: Path = Path("/")) -> None:
     """Refuse a sweep whose largest size does not fit, before it starts.
@@ -81,14 +36,14 @@ def check_memory(needed_bytes: int, local_size: int, size_text: str, root: Path 
     size_text : str
         The size that was asked for, as written.
     root : Path
-        See :func:`available_memory_bytes`.
+        See :func:`available_bytes`.
 
     Raises
     ------
     ArgumentError
         With both numbers.
     """
-    available = available_memory_bytes(root)
+    available = available_bytes(root)
     if needed_bytes * local_size > available:
         raise ArgumentError(
             f"-e: got {size_text}, which needs {format_bytes(needed_bytes)} for each of {local_size} ranks on this "

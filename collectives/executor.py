@@ -10,7 +10,6 @@ import time
 import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import cache
 from typing import Any, NoReturn
 
 import numpy as np
@@ -19,12 +18,13 @@ from numpy.typing import NDArray
 from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.faults import abort_error, mismatch_error
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
+from multiring.collectives.entries import entries
 from multiring.collectives.invocation import CallRecord, Invocation
+from multiring.collectives.living import remember
 from multiring.collectives.plan import Plan
+from multiring.collectives.planner import Planner
 from multiring.collectives.request import Request
-from multiring.collectives.schedules.choose import Choice, choose
-from multiring.collectives.schedules.collective import Collective
-from multiring.collectives.schedules.explanation import Explanation, explain
+from multiring.collectives.schedules.explanation import Explanation
 from multiring.errors import CommunicatorClosed, LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 from multiring.kernels.records import (
@@ -63,37 +63,16 @@ from multiring.kernels.records import (
     WAIT,
 )
 from multiring.topology.host import host_topology
+from multiring.topology.load import injected as injected_topology
 from multiring.topology.model import Topology
 
-__all__ = ["Executor", "Message", "entries", "open_executors"]
+__all__ = ["Executor", "Message"]
 
 Message = tuple[int, int, DType, int]
 """(address, count, dtype, peer) of a send or a receive."""
 
-CACHED_PLANS = 256
 CACHED_INVOCATIONS = 1024
 CLOSE_PATIENCE_S = 2.0
-
-
-class Entries:
-    """The interpreter's entries as machine code."""
-
-    def __init__(self) -> None:
-        from multiring.kernels import abort, interpreter, mail
-        from multiring.kernels.build import native, span_address
-
-        self.run = native(interpreter.run, "int64(int64,int64,int64)")
-        self.advance = native(interpreter.advance, "int64(int64)")
-        self.announce = native(interpreter.announce, "int64(int64,int64)")
-        self.deliver = native(mail.deliver, "int64(int64,int64)")
-        self.abort = native(abort.abort, "int64(int64,int64)")
-        self.span_address = span_address
-
-
-@cache
-def entries() -> Entries:
-    """Return the interpreter's entries, compiled or loaded at their first use."""
-    return Entries()
 
 
 class Executor:
@@ -131,7 +110,6 @@ class Executor:
         self._driver = SharedMemory(rank, size, exchange, waiting=waiting, layout=layout)
         self._context = self._driver.context
         self._hosts = [f["host"] for f in self._driver.facts]
-        self._plans: OrderedDict[tuple[Request, str, int], Plan] = OrderedDict()
         self._invocations: OrderedDict[tuple[Request, int, tuple[int, ...] | None], Invocation] = OrderedDict()
         self._alive: weakref.WeakSet[Invocation] = weakref.WeakSet()
         self._announcement: NDArray[np.int64] = np.zeros(CALL_WORDS, dtype=np.int64)
@@ -143,43 +121,23 @@ class Executor:
         self.local_rank, self.local_size = rank, size
         self.node, self.n_nodes = 0, 1
         self.device = "host"
-        self.topology: Topology = host_topology(size)
-        _executors.add(self)
+        injected = injected_topology({"MULTIRING_TOPOLOGY": self._settings["topology"] or ""}, size)
+        self.topology: Topology = injected or host_topology(size)
+        self._planner = Planner(
+            rank,
+            self.topology,
+            self._settings["algorithm"],
+            self._context.layout.n_slots,
+            by_price=injected is not None,
+        )
+        remember(self)
 
     @property
     def failed(self) -> bool:
         """Whether an error closed the communicator."""
         return self._error is not None and not self._left
 
-    # --- plans ------------------------------------------------------------------------------------------------------
-
-    def choose(self, request: Request, count: int) -> Choice:
-        """Return the schedule that a call gets."""
-        collective = Collective(request.collective, request.root)
-        if request.schedule is not None:
-            return Choice(request.schedule, request.schedule.algorithm, "the caller gave this schedule", ())
-        wire = request.wire_type
-        return choose(
-            collective,
-            self.size,
-            count * request.dtype.itemsize,
-            order=request.order,
-            algorithm=request.algorithm,
-            environment_choice=self._settings["algorithm"],
-            reduces16=wire.kind == "float" and wire.itemsize == 2 and request.algorithm is None,
-        )
-
-    def plan(self, request: Request, count: int) -> Plan:
-        """Return the plan of a call, lowered for this rank."""
-        choice = self.choose(request, count)
-        key = (request, choice.algorithm, id(choice.schedule))
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = Plan(request, choice, self.rank, self._context.layout.n_slots)
-            self._plans[key] = plan
-            if len(self._plans) > CACHED_PLANS:
-                self._plans.popitem(last=False)
-        return plan
+    # --- running ----
 
     def prepare(self, request: Request, count: int, counts: tuple[int, ...] | None = None) -> Invocation:
         """Return the invocation of a request for a count.
@@ -199,7 +157,7 @@ class Executor:
             return found
         self.check()
         record = CallRecord(
-            self.plan(request, count), self._context, count, counts, self.timeout_s, self._entries.span_address
+            self._planner.plan(request, count), self._context, count, counts, self.timeout_s, self._entries.span_address
         )
         invocation = Invocation(record, self._entries.run, self._finish, self._broken)
         self._invocations[key] = invocation
@@ -210,21 +168,11 @@ class Executor:
 
     def explain(self, request: Request, count: int) -> Explanation:
         """Return the plan of a call with its price on the topology, the reason for it, and the alternatives."""
-        wire = request.wire_type
-        return explain(
-            self.choose(request, count),
-            count * request.dtype.itemsize,
-            self.topology,
-            request.dtype.name,
-            wire.name,
-            count * wire.itemsize,
-        )
+        return self._planner.explain(request, count)
 
     def describe(self, request: Request, count: int) -> str:
         """Return :meth:`explain`'s answer as text."""
         return str(self.explain(request, count))
-
-    # --- running ----------------------------------------------------------------------------------------------------
 
     def _finish(self, invocation: Invocation, code: int) -> None:
         """Carry on with a call that returned early, until it is done."""
@@ -500,21 +448,6 @@ class Executor:
         )
 
 
-_executors: weakref.WeakSet[Executor] = weakref.WeakSet()
-
-
-def open_executors() -> list[Executor]:
-    """Return the executors of this process that are not yet closed, those of split communicators too."""
-    return [e for e in list(_executors) if not e.closed or e.failed]
-
-
-def _disown_all() -> None:
-    for executor in list(_executors):
-        executor.disown()
-
-
-os.register_at_fork(after_in_child=_disown_all)
-
 SPLIT_EXCHANGES = 4
 """Exchanges of a new communicator: its settings, the facts, and two agreements."""
 
@@ -527,4 +460,8 @@ def _again(error: MultiringError) -> MultiringError:
 def _settings() -> dict[str, str | None]:
     from multiring import __version__
 
-    return {"version": __version__, "algorithm": os.environ.get("MULTIRING_ALGORITHM")}
+    return {
+        "version": __version__,
+        "algorithm": os.environ.get("MULTIRING_ALGORITHM"),
+        "topology": os.environ.get("MULTIRING_TOPOLOGY"),
+    }

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from multiring.collectives.bootstrap import Bootstrap, connect
-from multiring.collectives.executor import Executor, open_executors
+from multiring.collectives.executor import Executor
+from multiring.collectives.living import living
 from multiring.errors import ArgumentError, LaunchError
 
 __all__ = ["from_mpi", "init"]
@@ -104,7 +105,7 @@ def _require_one_node(bootstrap: Bootstrap) -> None:
 def _close_all() -> None:
     """Tell the peers of every open communicator that this process leaves."""
     failed = False
-    for executor in open_executors():
+    for executor in living():
         failed = failed or (executor.over_mpi and executor.failed)
         executor.close()
     if failed:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.lowering import MOST_VERSIONS, Instruction, Lowered, Operand, Wait, lower
+from multiring.collectives.lowering import MOST_VERSIONS, lower
+from multiring.collectives.program import Instruction, Lowered, Operand, Wait
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice
 from multiring.collectives.schedules.draw import text

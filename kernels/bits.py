@@ -50,7 +50,8 @@ def bits_of_float64(value: Any) -> Any:
 @primitive(types.float64(types.uint64), _cast_to(ir.DoubleType()))
 def float64_of_bits(bits: Any) -> Any:
     """Return the float64 that has these bits."""
-    return np.uint64(bits).view(np.float64)
+    # A word of memory is signed, and negative where the float is.
+    return np.uint64(int(bits) & 0xFFFFFFFFFFFFFFFF).view(np.float64)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from numba.extending import register_jitable
 
-from multiring.kernels.interpreter import reference
+from multiring.kernels.arrival import reference
 from multiring.kernels.primitives import (
     add_word,
     clock_ns,

@@ -85,6 +85,8 @@ class Packing:
         Of the arrays.
     packed : DType or None
         Of the buffer; None: the same. A cast rounds to nearest even, once.
+    stream : bool
+        Whether what is written goes past the caches: for more than a cache holds.
 
     Attributes
     ----------
@@ -92,7 +94,9 @@ class Packing:
         Where each array starts in the buffer, in elements; the last entry is the buffer's count.
     """
 
-    def __init__(self, counts: Sequence[int], dtype: DType, packed: DType | None = None) -> None:
+    def __init__(
+        self, counts: Sequence[int], dtype: DType, packed: DType | None = None, stream: bool = False
+    ) -> None:
         packed = packed or dtype
         if any(count < 0 for count in counts):
             raise ArgumentError(f"counts: got {min(counts)}, wanted elements per array, 0 or more")
@@ -101,8 +105,8 @@ class Packing:
         self._table = np.zeros((len(counts), 2), np.int64)
         self._table[:, 1] = counts
         self._parameters = np.zeros(8, np.int64)
-        self._in = span_address("cast", source=dtype, destination=packed)
-        self._out = span_address("cast", source=packed, destination=dtype)
+        self._in = span_address("cast", source=dtype, destination=packed, stream=stream)
+        self._out = span_address("cast", source=packed, destination=dtype, stream=stream)
 
     @property
     def n_bytes(self) -> int:

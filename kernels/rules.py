@@ -211,9 +211,7 @@ def lamb_direction(
     return mean, square, (mean * correction1) / size + decay * master
 
 
-@_rule(
-    ("second", "direction"), ("scale", "beta2", "rest2", "floor"), n_read=1, first_written=0, weight=None
-)
+@_rule(("second", "direction"), ("scale", "beta2", "rest2", "floor"), n_read=1, first_written=0, weight=None)
 def adafactor_direction(gradient: Any, second: Any, scale: Any, beta2: Any, rest2: Any, floor: Any) -> Any:
     """Adafactor for what is not a matrix: ``v = beta2 v + rest2 (g g + floor); g / sqrt(v)``."""
     slope = scale * gradient
@@ -233,9 +231,7 @@ def follow(direction: Any, master: Any, step: Any, shrink: Any) -> Any:
     return (shrink * master - step * direction,)
 
 
-def elementwise(
-    function: Callable[..., Any], name: str, moments: tuple[str, ...], parameters: tuple[str, ...]
-) -> Rule:
+def elementwise(function: Callable[..., Any], name: str, moments: tuple[str, ...], parameters: tuple[str, ...]) -> Rule:
     """Return the rule of a user's function ``(gradient, weight, *moments, *parameters) -> (weight, *moments)``.
 
     It is given the scaled gradient.

@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 from numba.extending import register_jitable
 
 from multiring.kernels.bits import float64_of_bits
@@ -159,7 +158,7 @@ def make_cast(
     """
 
     def span(sources: int, n_sources: int, destinations: int, n_destinations: int, count: int, parameters: int) -> None:
-        factor = accumulate(float64_of_bits(np.uint64(load_word(parameters))))
+        factor = accumulate(float64_of_bits(load_word(parameters)))
         block = count
         if n_destinations > 1 or stream:
             block = MAX_BLOCK_ELEMENTS

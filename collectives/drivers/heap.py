@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import words_at
-from multiring.collectives.drivers.segment import PAGE_BYTES, Segment, available_bytes
+from multiring.collectives.drivers.room import available_bytes
+from multiring.collectives.drivers.segment import PAGE_BYTES, Segment
 from multiring.errors import ArgumentError, SharedMemoryError
 
 __all__ = ["MAX_SEGMENTS", "Heap", "PeerHeap", "heap", "peer_heap"]

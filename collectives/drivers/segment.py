@@ -6,31 +6,13 @@ import ctypes
 import errno
 import mmap
 import os
-from pathlib import Path
 
+from multiring.collectives.drivers.room import available_bytes
 from multiring.errors import SharedMemoryError
 
-__all__ = ["Segment", "available_bytes"]
+__all__ = ["Segment"]
 
 PAGE_BYTES = mmap.PAGESIZE
-
-
-def available_bytes() -> int:
-    """Return how much more memory this process may use: the machine's and the control group's limit."""
-    rooms: list[int] = []
-    meminfo = Path("/proc/meminfo").read_text().splitlines()
-    rooms.extend(int(line.split()[1]) * 1024 for line in meminfo if line.startswith("MemAvailable:"))
-    for limit_file, used_file in (
-        ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-        ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-    ):
-        try:
-            limit = Path(limit_file).read_text().strip()
-            if limit != "max":
-                rooms.append(max(int(limit) - int(Path(used_file).read_text()), 0))
-        except (OSError, ValueError):
-            continue
-    return min(rooms, default=1 << 62)
 
 
 class Segment:

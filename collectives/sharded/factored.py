@@ -29,7 +29,9 @@ class Factored(Directed):
 
     needs_norms = True
 
-    def __init__(self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]
+    ) -> None:
         self.matrices = [t for t, shape in enumerate(shapes) if len(shape) == 2 and 0 not in shape]
         is_matrix = set(self.matrices)
         # Places of the moments of what is not a matrix, without gaps, and of the factors of matrices.
@@ -72,7 +74,10 @@ class Factored(Directed):
                 made = passes[number, kernel.name] = Pass(kernel, stream.grad_wire, None)
                 self.directions.append((number, made))
             update = passes[number, kernel.name]
-            gradient, direction = stream.gradient_address(piece.place), self.direction_address(number, piece, shard_place)
+            gradient, direction = (
+                stream.gradient_address(piece.place),
+                self.direction_address(number, piece, shard_place),
+            )
             if tensor not in is_matrix:
                 block = self.blocks.address(self.block_of[tensor])
                 moment = self.state_addresses(number, piece, shard_place)
@@ -139,7 +144,10 @@ class Factored(Directed):
             keep, floor = rule.share(done), rule.eps[0]
             row_sums = sums[self._row_at[tensor] : self._row_at[tensor] + n_rows]
             column_sums = sums[self._column_at[tensor] : self._column_at[tensor] + width]
-            for factor, totals, n in ((self.rows[tensor], row_sums, width), (self.columns[tensor], column_sums, n_rows)):
+            for factor, totals, n in (
+                (self.rows[tensor], row_sums, width),
+                (self.columns[tensor], column_sums, n_rows),
+            ):
                 mean = totals * (scale * scale) / n + floor
                 factor[...] = keep * factor.astype(np.float64) + (1 - keep) * mean
             blocks = self.row_blocks.get(tensor)

@@ -6,14 +6,14 @@ import logging
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.arrays import View, address_of, view_of
+from multiring.collectives.arrays import View, view_of
 from multiring.collectives.communicator.check import input_view, output_view
 from multiring.collectives.sharded.accumulate import Accumulator
 from multiring.collectives.sharded.agree import agree
@@ -21,13 +21,15 @@ from multiring.collectives.sharded.buckets import Bucket
 from multiring.collectives.sharded.groups import rules_of
 from multiring.collectives.sharded.rules import UpdateRule
 from multiring.collectives.sharded.stream import FlatTensors, Stream
-from multiring.collectives.sharded.updates import Updates, updates_of
+from multiring.collectives.sharded.updates import updates_of
 from multiring.errors import ArgumentError, ArgumentTypeError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 
 __all__ = ["ShardedOptimizer", "StepResult"]
 
 _log = logging.getLogger("multiring.sharded")
+OVERLAPPED_BUCKET_BYTES = 32 << 20
+ALONE_BUCKET_BYTES = 1 << 30
 _WIRES = ("float32", "bfloat16", "float16")
 
 
@@ -82,8 +84,9 @@ class ShardedOptimizer:
         Element types that gradients are reduced and weights are gathered in; None: that of each parameter.
     master : dtype
         ``"float32"``.
-    bucket_bytes : int
-        Most bytes of gradients in one collective.
+    bucket_bytes : int, optional
+        Most bytes of gradients in one collective. None: 32 MiB where collectives overlap, else 1 GiB: every collective
+        is a meeting of all ranks, and one that nothing overlaps only costs.
     clip_norm : float, optional
         The gradient is multiplied by ``min(1, clip_norm / (norm + 1e-6))``, the norm of all parameters together.
     skip_nonfinite : bool
@@ -129,7 +132,7 @@ class ShardedOptimizer:
         grad_wire: Any = None,
         weight_wire: Any = None,
         master: Any = "float32",
-        bucket_bytes: int = 32 << 20,
+        bucket_bytes: int | None = None,
         clip_norm: float | None = None,
         skip_nonfinite: bool = False,
         groups: Iterable[Any] = (),
@@ -143,7 +146,7 @@ class ShardedOptimizer:
         self.names = tuple(names)
         self._views = [output_view("ShardedOptimizer", f"params[{n!r}]", p) for n, p in zip(names, listed, strict=True)]
         _check_parameters(self._views, self.names)
-        self._check_settings(rule, master, bucket_bytes, clip_norm, order, accumulation)
+        self._check_settings(rule, master, 1 if bucket_bytes is None else bucket_bytes, clip_norm, order, accumulation)
         self.shapes = [view.shape for view in self._views]
         self.rule, self.clip_norm, self.skip_nonfinite = rule, clip_norm, bool(skip_nonfinite)
         self._rules = rules_of(rule, groups, self.names, self.shapes)
@@ -156,6 +159,9 @@ class ShardedOptimizer:
         if per_group < comm.size:
             self._inner = comm.split(comm.rank // per_group, comm.rank)
             self._across = comm.split(comm.rank % per_group, comm.rank)
+        self._queued = self._agree_overlap(overlap)
+        if bucket_bytes is None:
+            bucket_bytes = OVERLAPPED_BUCKET_BYTES if self._queued else ALONE_BUCKET_BYTES
         group = self._inner or comm
         self._group = group
         flat = params.flat if isinstance(params, FlatTensors) else None
@@ -168,7 +174,6 @@ class ShardedOptimizer:
             clip_norm is not None or self.skip_nonfinite or (self._updates is not None and self._updates.needs_norms)
         )
         self._early = not self._needs_sums and not (self._updates and hasattr(self._updates, "directions"))
-        self._queued = self._agree_overlap(overlap)
         self._prepare_collectives(group)
         self._accumulator = Accumulator(self.shapes, accumulation)
         self._lock = threading.RLock()
@@ -181,7 +186,9 @@ class ShardedOptimizer:
     ) -> None:
         where = "ShardedOptimizer"
         if not isinstance(rule, UpdateRule):
-            raise ArgumentTypeError(f"{where}: rule: got {rule!r}, wanted one of multiring.optim, such as Adam(lr=1e-3)")
+            raise ArgumentTypeError(
+                f"{where}: rule: got {rule!r}, wanted one of multiring.optim, such as Adam(lr=1e-3)"
+            )
         if dtype_of(master).name != "float32":
             raise ArgumentTypeError(
                 f"{where}: master: got {dtype_of(master).name}, wanted 'float32': an update below half a unit of a "
@@ -196,21 +203,21 @@ class ShardedOptimizer:
         if accumulation not in ("mean", "sum"):
             raise ArgumentError(f"{where}: accumulation: got {accumulation!r}, wanted 'mean' or 'sum'")
 
-    def _description(self, wires: Sequence[Any], bucket_bytes: int, per_group: int, accumulation: str) -> list[str]:
+    def _description(
+        self, wires: Sequence[Any], bucket_bytes: int | None, per_group: int, accumulation: str
+    ) -> list[str]:
         lines = [
             f"{name}: {view.dtype.name} {view.shape}, {rule!r}"
             for name, view, rule in zip(self.names, self._views, _described(self._rules), strict=True)
         ]
         settings = {
             "grad_wire": wires[0] and wires[0].name, "weight_wire": wires[1] and wires[1].name,
-            "bucket_bytes": int(bucket_bytes), "clip_norm": self.clip_norm, "skip_nonfinite": self.skip_nonfinite,
+            "bucket_bytes": bucket_bytes, "clip_norm": self.clip_norm, "skip_nonfinite": self.skip_nonfinite,
             "order": self._order, "ranks_per_group": per_group, "accumulation": accumulation,
         }  # fmt: skip
         return [*lines, *(f"{name}={value!r}" for name, value in settings.items())]
 
-    def _make_streams(
-        self, group: Any, flat: Any, wires: Sequence[DType | None], bucket_bytes: int
-    ) -> list[Stream]:
+    def _make_streams(self, group: Any, flat: Any, wires: Sequence[DType | None], bucket_bytes: int) -> list[Stream]:
         members: dict[DType, list[int]] = {}
         for tensor, view in enumerate(self._views):
             members.setdefault(view.dtype, []).append(tensor)

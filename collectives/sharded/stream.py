@@ -17,6 +17,9 @@ __all__ = ["FlatTensors", "Stream", "allocate"]
 
 FLOAT32 = DTYPES["float32"]
 
+STREAM_BYTES = 8 << 20
+"""From this on, packed bytes go past the caches: they would only push out what is needed."""
+
 
 class FlatTensors(list[NDArray[Any]]):
     """Tensors that lie one after the other in symmetric memory.
@@ -192,7 +195,8 @@ class Stream:
         if found is None:
             from multiring.kernels.pack import Packing
 
-            found = self._packings[key, dtype, packed] = Packing(counts, dtype, packed)
+            stream = sum(counts) * min(dtype.itemsize, packed.itemsize) >= STREAM_BYTES
+            found = self._packings[key, dtype, packed] = Packing(counts, dtype, packed, stream)
         return found
 
     # --- weights out ------------------------------------------------------------------------------------------------

@@ -164,7 +164,9 @@ def check_apart(
             if in_place and same and writes != other_writes:
                 continue
             shared = min(end, other_end) - begin
-            allowed = "the very same array, or arrays apart from each other" if in_place else "arrays apart from each other"
+            allowed = (
+                "the very same array, or arrays apart from each other" if in_place else "arrays apart from each other"
+            )
             raise ArgumentError(
                 f"{name} and {other_name}: got {shared} bytes in common from {begin:#x}, wanted {allowed}"
             )

@@ -171,7 +171,8 @@ def _step_kernel(kind: str, spec: StepSpec, make: Callable[..., Callable[..., No
         parts["accumulate"] = accumulate_of(spec.wire, spec.accumulate)
     tile = max(Shape(what, THREADS).tile for what in spec.arithmetic().values())
     kept = operation is None or operation.function is None
-    return Kernel(span_name(kind, **parts), lambda: make(spec, THREADS), n_arguments, THREADS, tile, kept=kept)
+    # One block for each processor: the loops of all kinds side by side take more registers than one of them.
+    return Kernel(span_name(kind, **parts), lambda: make(spec, THREADS), n_arguments, THREADS, tile, 1, kept)
 
 
 def _reductions() -> Iterator[Kernel]:
@@ -181,8 +182,8 @@ def _reductions() -> Iterator[Kernel]:
     for dtype in FLOATS:
         for op in ("sum", "prod", "max", "min", "avg"):
             yield reduce_kernel(DTYPES[dtype], OPERATIONS[op])
-            if dtype != "float64":
-                yield reduce_kernel(DTYPES[dtype], OPERATIONS[op], DTYPES["float64"])
+        if dtype != "float64":
+            yield reduce_kernel(DTYPES[dtype], OPERATIONS["avg"], DTYPES["float64"])
         yield reduce_kernel(DTYPES[dtype], premul_sum(2.0), scale=True)
     for source, destination in itertools.permutations(FLOATS[:3], 2):
         yield reduce_kernel(DTYPES[source], OPERATIONS["sum"], destination=DTYPES[destination])
@@ -208,21 +209,24 @@ def _updates() -> Iterator[Kernel]:
     for rule, gradient in itertools.product(RULES.values(), FLOATS[:3]):
         yield update_kernel(rule, DTYPES[gradient])
         if rule.weight is not None:
-            for weight in FLOATS[:3]:
-                yield update_kernel(rule, DTYPES[gradient], DTYPES[weight])
+            yield update_kernel(rule, DTYPES[gradient], DTYPES["bfloat16"])
+    for gradient, weight in itertools.product(FLOATS[:3], ("float16", "float32")):
+        yield update_kernel(RULES["adamw"], DTYPES[gradient], DTYPES[weight])
 
 
 def _steps() -> Iterator[Kernel]:
-    specs = [StepSpec(DTYPES[dtype], DTYPES[dtype]) for dtype in ("uint8", "float16", "float32", "float64", "complex128")]
-    for dtype in (*INTEGERS, *FLOATS, "bool", "complex64", "complex128"):
-        kind = DTYPES[dtype].kind
-        ops = {"int": ("sum", "max", "bxor"), "uint": ("sum", "max", "bxor"), "bool": ("max", "min"), "complex": ("sum",)}
-        for op in ops.get(kind, ("sum", "prod", "max", "min", "avg")):
-            specs.append(StepSpec(DTYPES[dtype], DTYPES[dtype], OPERATIONS[op]))
-    for dtype, wire in itertools.permutations(FLOATS[:3], 2):
-        specs += [StepSpec(DTYPES[dtype], DTYPES[wire], operation) for operation in (OPERATIONS["sum"], premul_sum(1.0))]
-    for spec in specs:
+    plain = [StepSpec(DTYPES[dtype], DTYPES[dtype]) for dtype in ("uint8", "float16", "float32", "float64", "complex128")]
+    sums = [StepSpec(DTYPES[dtype], DTYPES[dtype], OPERATIONS["sum"]) for dtype in DTYPES if dtype != "bool"]
+    others = [StepSpec(DTYPES[dtype], DTYPES[dtype], OPERATIONS[op]) for dtype in FLOATS for op in ("max", "avg")]
+    others.append(StepSpec(DTYPES["bool"], DTYPES["bool"], OPERATIONS["max"]))
+    wired = [
+        StepSpec(DTYPES[dtype], DTYPES[wire], operation)
+        for dtype, wire in (("float32", "bfloat16"), ("float32", "float16"), ("bfloat16", "float32"))
+        for operation in (OPERATIONS["sum"], premul_sum(1.0))
+    ]
+    for spec in (*plain, *sums, *others, *wired):
         yield fused_kernel(spec)
+    for spec in (plain[0], *sums, *wired[:2]):
         yield stepped_kernel(spec)
 
 

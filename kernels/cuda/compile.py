@@ -174,9 +174,7 @@ def _assemble(library: Any, capability: tuple[int, int]) -> Built:
     stack = re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", log)
     if registers is None or stack is None:
         raise RuntimeError(f"the assembler's report cannot be read: {log!r}")
-    return Built(
-        cubin, ptx, int(registers.group(1)), int(stack.group(1)), int(stack.group(2)) + int(stack.group(3))
-    )
+    return Built(cubin, ptx, int(registers.group(1)), int(stack.group(1)), int(stack.group(2)) + int(stack.group(3)))
 
 
 _built: dict[tuple[str, tuple[int, int]], Built] = {}

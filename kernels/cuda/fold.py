@@ -88,9 +88,7 @@ def make_part(arithmetic: Arithmetic, per_unit: int, n_units: int, stride: int) 
         else:
             # The next source is under way before the last one is needed; compilers do not unroll this loop.
             y = load_lanes(source, per_unit, n_units, load_word(sources + 8) + skip, source_stride)
-            total = map_lanes(
-                combine, wide, (map_lanes(load, wide, (x,), ()), map_lanes(load, wide, (y,), ())), ()
-            )
+            total = map_lanes(combine, wide, (map_lanes(load, wide, (x,), ()), map_lanes(load, wide, (y,), ())), ())
             k = 2
             while k + 1 < n_sources:
                 x = load_lanes(source, per_unit, n_units, load_word(sources + 8 * k) + skip, source_stride)

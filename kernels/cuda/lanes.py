@@ -309,7 +309,10 @@ def _lanes_of(context: Any, builder: Any, signature: Any, arguments: Any) -> lis
         values = _tuple_items(builder, builder.extract_value(arguments[2], j), kind.count)
         columns.append([(types.unliteral(kind.dtype), value) for value in values])
     shared = [
-        (types.unliteral(kind), context.cast(builder, builder.extract_value(arguments[3], j), kind, types.unliteral(kind)))
+        (
+            types.unliteral(kind),
+            context.cast(builder, builder.extract_value(arguments[3], j), kind, types.unliteral(kind)),
+        )
         for j, kind in enumerate(constants.types)
     ]
     return [[*row, *shared] for row in zip(*columns, strict=True)]

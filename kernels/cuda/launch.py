@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -116,7 +117,13 @@ class Simulator:
         block = np.array(arguments, np.int64)
 
         def go(stream: int) -> None:
-            jitted[blocks, kernel.threads](*block.tolist())
+            # The simulator's manager spins while it waits for its threads, so they need its interpreter lock often.
+            interval = sys.getswitchinterval()
+            sys.setswitchinterval(1e-5)
+            try:
+                jitted[blocks, kernel.threads](*block.tolist())
+            finally:
+                sys.setswitchinterval(interval)
 
         return Prepared(go, block, blocks, kept)
 
@@ -186,9 +193,7 @@ class Driver:
 
     def resident_blocks(self, kernel: Kernel) -> int:
         """Return how many blocks of a kernel the GPU holds at once."""
-        per_processor = self._driver.occupancyMaxActiveBlocksPerMultiprocessor(
-            self.function(kernel), kernel.threads, 0
-        )
+        per_processor = self._driver.occupancyMaxActiveBlocksPerMultiprocessor(self.function(kernel), kernel.threads, 0)
         return int(per_processor) * self.processors
 
     def prepare(self, kernel: Kernel, arguments: Sequence[int], blocks: int, *kept: Any) -> Prepared:

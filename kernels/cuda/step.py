@@ -250,9 +250,7 @@ def make_fused(spec: StepSpec, threads: int) -> Callable[..., None]:
                 piece = loop - get(instruction, INSTRUCTION_SKEW)
                 if 0 <= piece < n_slices:
                     begin, end = get(instruction, INSTRUCTION_WAIT_BEGIN), get(instruction, INSTRUCTION_WAIT_END)
-                    good = waits_done(
-                        context, program, begin, end, base, piece, epoch, index, block, thread, threads
-                    )
+                    good = waits_done(context, program, begin, end, base, piece, epoch, index, block, thread, threads)
                     if all_threads(good) == 0:
                         return
                     shift = get(context, DEVICE_BLOCK_SHIFT)

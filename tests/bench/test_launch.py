@@ -283,3 +283,10 @@ def test_bad_usage_is_one_line_and_status_2(words: list[str], text: str) -> None
 def test_no_ranks_are_refused() -> None:
     with pytest.raises(LaunchError, match="ranks: got 0, wanted at least 1"):
         run_ranks(["true"], 0)
+
+
+def test_more_ranks_than_memory_holds_are_refused_before_any_is_started(capfd: pytest.CaptureFixture[str]) -> None:
+    started: list[str] = []
+    with pytest.raises(LaunchError, match=r"ranks: got 1000000, wanted at most \d+: a Python process .* MiB left"):
+        run_ranks(["true"], 1_000_000, say=started.append)
+    assert not started

@@ -9,6 +9,7 @@ import pytest
 
 from multiring.bench import machine
 from multiring.bench.world import LocalPlace, local_place, under_mpi
+from multiring.collectives.drivers.room import available_bytes
 from multiring.errors import ArgumentError
 
 
@@ -52,7 +53,7 @@ MEMINFO = "MemTotal:  8000000 kB\nMemFree: 1 kB\nMemAvailable:    1000000 kB\n"
     ids=["no group", "no limit", "version 2, nested", "version 1"],
 )
 def test_b123_memory_is_what_is_free_here(tmp_path: Path, files: dict[str, str], available: int) -> None:
-    assert machine.available_memory_bytes(tree(tmp_path, {"proc/meminfo": MEMINFO, **files})) == available
+    assert available_bytes(tree(tmp_path, {"proc/meminfo": MEMINFO, **files})) == available
 
 
 def test_b123_memory_is_shared_by_the_ranks_of_a_machine(tmp_path: Path) -> None:

@@ -45,18 +45,19 @@ def schedules_of(name: str, n_ranks: int, root: int) -> tuple[Schedule, ...]:
 def preempted(seed: int) -> Iterator[None]:
     """Let ranks in plain Python stop before any instruction, not only where they must wait."""
     rng = random.Random(seed)
-    real = interpreter.execute
+    names = vars(interpreter)
+    real = names["execute"]
 
     def execute(context: int, call: int, program: int, index: int, piece: int) -> int:
         if get(call, CALL_PHASE) == PHASE_RUN and rng.random() < 0.5:
             return WAIT
         return int(real(context, call, program, index, piece))
 
-    interpreter.execute = execute
+    names["execute"] = execute
     try:
         yield
     finally:
-        interpreter.execute = real
+        names["execute"] = real
 
 
 class Room:

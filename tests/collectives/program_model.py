@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.lowering import Lowered
 from multiring.collectives.plan import encode
+from multiring.collectives.program import Lowered
 from multiring.collectives.schedules import Schedule
 from multiring.kernels import records as r
 

@@ -13,7 +13,8 @@ TIMEOUT_S = 20.0
 def on_ranks(size: int, function: Callable[[Any], Any]) -> list[Any]:
     """Call ``function(communicator)`` in ``size`` processes and return the results."""
     from multiring import Communicator
-    from multiring.collectives.executor import Executor, entries
+    from multiring.collectives.entries import entries
+    from multiring.collectives.executor import Executor
 
     entries()  # compiled once, here, for all the children
 

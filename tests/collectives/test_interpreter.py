@@ -36,7 +36,7 @@ NATIVE: list[tuple[str, Reduction, str | None, str | None]] = [
     ("bfloat16", OPERATIONS["sum"], None, None),
     ("float32", OPERATIONS["sum"], "bfloat16", None),
     ("bfloat16", OPERATIONS["sum"], "float32", None),
-    ("float32", premul_sum(0.5), None, None),
+    ("float32", premul_sum(-0.5), None, None),
     ("float32", premul_sum(3), "bfloat16", None),
 ]
 PLAIN: list[tuple[str, Reduction, str | None, str | None]] = [
@@ -118,6 +118,16 @@ def test_plain_python_agrees_with_numpy(data: st.DataObject, seed: int) -> None:
     case = data.draw(cases(PLAIN, 5, 24))
     with preempted(seed):
         run([case], PythonHome(), data.draw(layouts(case)), seed)
+
+
+@pytest.mark.parametrize("scale", [-3.0, 0.5, -0.0])
+def test_a_scale_may_be_negative(scale: float) -> None:
+    """Its bits are then a negative word."""
+    for n_ranks in (1, 3):
+        schedule = build("direct", "all_reduce", n_ranks)
+        case = Case(schedule, DTYPES["float32"], 9, operation=premul_sum(scale), eager=False)
+        for home in (native_home(), PythonHome()):
+            run([case], home, layout_of(case, 2, 64, 3), 0)
 
 
 @pytest.mark.parametrize("name", list(COLLECTIVES))

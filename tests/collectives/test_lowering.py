@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiring.collectives.lowering import Instruction, Lowered, Operand, lower
+from multiring.collectives.lowering import lower
+from multiring.collectives.program import Instruction, Lowered, Operand
 from multiring.collectives.schedules import (
     COLLECTIVES,
     Collective,

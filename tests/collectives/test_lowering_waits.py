@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from multiring.collectives.lowering import Lowered, lower
+from multiring.collectives.lowering import lower
+from multiring.collectives.program import Lowered
 from multiring.collectives.schedules import (
     COLLECTIVES,
     Collective,

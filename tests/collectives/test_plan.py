@@ -178,16 +178,6 @@ def test_header_words() -> None:
     assert words.dtype == np.int64
 
 
-def test_a_plan_prints_its_steps_and_its_reason() -> None:
-    text = str(plan_of(build("ring", "all_reduce", 2)))
-    assert text.splitlines() == [
-        "all_reduce of float32, 2 ranks, 2 chunks: ring, 2 steps",
-        "  because a test asks for it",
-        "  step 0: " + "  ".join(str(t) for t in build("ring", "all_reduce", 2).steps[0]),
-        "  step 1: " + "  ".join(str(t) for t in build("ring", "all_reduce", 2).steps[1]),
-    ]
-
-
 def test_a_wire_or_a_scale_sends_everything_through_slots() -> None:
     schedule = build("direct", "all_reduce", 2)
     assert not plan_of(schedule).through_slots

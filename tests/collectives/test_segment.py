@@ -13,7 +13,7 @@ import pytest
 
 from multiring.collectives.drivers import segment as segment_module
 from multiring.collectives.drivers.control import Layout, words_at
-from multiring.collectives.drivers.segment import PAGE_BYTES, Segment, available_bytes
+from multiring.collectives.drivers.segment import PAGE_BYTES, Segment
 from multiring.collectives.drivers.shared_memory import SharedMemory
 from multiring.errors import SharedMemoryError
 
@@ -178,29 +178,3 @@ def test_another_processs_segment_is_told_by_its_nonce() -> None:
 
     words_at(segment.address + CONTROL_NONCE, 1)[0] = 7
     assert rank._attach(made).n_bytes == segment.n_bytes
-
-
-def test_available_bytes_is_at_most_what_the_machine_has() -> None:
-    total = next(
-        int(line.split()[1]) * 1024
-        for line in Path("/proc/meminfo").read_text().splitlines()
-        if line.startswith("MemTotal:")
-    )
-    assert 0 < available_bytes() <= total
-
-
-@pytest.mark.parametrize("limit", ["max", "1000000"])
-def test_available_bytes_heeds_the_control_group(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Path.read_text
-    files = {"/sys/fs/cgroup/memory.max": limit, "/sys/fs/cgroup/memory.current": "400000"}
-
-    def read_text(path: Path, *arguments: Any, **options: Any) -> str:
-        if str(path).startswith("/sys/fs/cgroup/memory/"):
-            raise OSError
-        return files.get(str(path)) or real(path, *arguments, **options)
-
-    monkeypatch.setattr(Path, "read_text", read_text)
-    if limit == "max":
-        assert available_bytes() > 600000
-    else:
-        assert available_bytes() == 600000

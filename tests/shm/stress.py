@@ -25,7 +25,8 @@ if __name__ == "__main__":
 
 from multiring.collectives.communicator import Communicator
 from multiring.collectives.drivers.control import Layout, Waiting
-from multiring.collectives.executor import Executor, entries
+from multiring.collectives.entries import entries
+from multiring.collectives.executor import Executor
 from multiring.kernels.build import span_address
 from multiring.kernels.dtypes import DTYPES, dtype_of, numpy_dtype
 from tests.shm.stress_calls import (

@@ -242,7 +242,7 @@ def digest(x: Any) -> str:
     return hashlib.sha256(x.tobytes()).hexdigest()
 
 
-SIZES = [1, 7, 1000, 3001, 50_000]
+SIZES = [1, 7, 3001, 30_000]
 ALGORITHMS = [None, "direct", "ring", "chain", "halving_doubling", "recursive_doubling", "bruck", "double_tree"]
 
 
@@ -268,7 +268,7 @@ def random_bits(dtype: str) -> Any:
     return body
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_every_rank_and_every_run_gets_the_same_bits(dtype: str) -> None:
     first = results(run_ranks(4, random_bits(dtype)))
     assert all(answer == first[0] for answer in first)

@@ -206,7 +206,7 @@ def test_one_rank_refuses() -> None:
 
 
 def test_the_refusal_waits_for_all_calls_before_it_names_the_odd_rank() -> None:
-    """Rank 2 comes last: rank 1, whose call was refused, must not take rank 2's line of an earlier call for its answer."""
+    """Rank 2 is last: its line of an earlier call is not its answer to the call that rank 1 refused."""
 
     def late(rank: int, exchange: Any) -> Any:
         comm = join(rank, exchange, 3)

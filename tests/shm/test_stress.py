@@ -11,8 +11,8 @@ import pytest
 
 from multiring.collectives import plan
 from multiring.collectives.executor import Executor
-from multiring.collectives.lowering import Lowered
 from multiring.collectives.plan import Table
+from multiring.collectives.program import Lowered
 from multiring.kernels.records import (
     CONTEXT_PARITY_MASK,
     PROGRAM_EXIT_BEGIN,

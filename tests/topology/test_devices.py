@@ -26,7 +26,8 @@ def test_cuda_counts_fastest_first_and_nvidia_smi_by_bus_id() -> None:
 @pytest.mark.parametrize(
     ("text", "seen"),
     [
-        (None, (0, 1, 2)), ("", ()), ("2,0", (2, 0)), (" 1 , 0 ", (1, 0)), ("0,-1,1", (0,)), ("7,0", ()), ("0,x,1", (0,)),
+        (None, (0, 1, 2)), ("", ()), ("2,0", (2, 0)), (" 1 , 0 ", (1, 0)), ("0,-1,1", (0,)), ("7,0", ()),
+        ("0,x,1", (0,)),
         ("GPU-bb", (2,)), ("GPU-aa22,GPU-bb33", (1, 2)), ("GPU-zz,0", ()), ("NoDevFiles", ()),
     ],
 )  # fmt: skip

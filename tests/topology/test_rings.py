@@ -119,6 +119,25 @@ def test_any_links_give_rings_that_do_not_depend_on_numbers(links: Counts, rando
     assert isclose(*totals)
 
 
+# The search finds two or three cycles of this graph, by the order of its vertices: the numbers must not decide it.
+IRREGULAR = [
+    "0011010111011", "0010011101100", "1100110100010", "1000100011011", "0011001101110", "1110001011110",
+    "0100110111111", "1110101000101", "1001011001001", "1101111010101", "0100111101011", "1011111000101",
+    "1001001111110",
+]  # fmt: skip
+
+
+def test_a_search_that_ends_early_ends_alike_for_all_numbers() -> None:
+    machine = machine_of(counts_of([" ".join(row) for row in IRREGULAR]), link_gbs=1000.0)
+    random = Random(3)
+    totals: set[float] = set()
+    for _ in range(5):
+        order = list(range(len(IRREGULAR)))
+        random.shuffle(order)
+        totals.add(rings(cluster("t", [relabelled(machine, order)])).total_bandwidth_gbs)
+    assert len(totals) == 1
+
+
 def test_the_weakest_link_of_one_order_is_the_best_there_is() -> None:
     # Two pairs with NVLink, the rest over PCIe: by brute force over all orders, one way and both.
     topology = load("s822lc")

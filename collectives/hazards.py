@@ -1,0 +1,165 @@
+"""The order of a program's instructions, and the waits between ranks: from the hazards, and from nothing else."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from multiring.collectives.program import FIRST_STEP, Instruction, Lowered, Wait
+from multiring.kernels.records import SPACE_OUT, SPACE_SLOT
+
+__all__ = ["order"]
+
+
+def order(instructions: list[Instruction], n_places: list[int], *, eager: bool, n_slots: int, name: str) -> Lowered:
+    """Put instructions in order and find out whom each has to wait for.
+
+    Parameters
+    ----------
+    instructions : list of Instruction
+        Of all ranks, in the order of emission.
+    n_places : list of int
+        Places in each rank's slot.
+    eager : bool
+        Whether copies of inputs into slots run before the arrival, which then orders them.
+    n_slots : int
+        Slots of each rank.
+    name : str
+        Of the schedule, for messages.
+    """
+    return _Ordering(instructions, n_places, eager, n_slots, name).finish()
+
+
+class _Ordering:
+    def __init__(
+        self, instructions: list[Instruction], n_places: list[int], eager: bool, n_slots: int, name: str
+    ) -> None:
+        self.instructions = instructions
+        self.n_places = n_places
+        self.n_ranks = len(n_places)
+        self.eager = eager
+        self.n_slots = n_slots
+        self.name = name
+
+    def finish(self) -> Lowered:
+        """Order the instructions of each rank and find out whom each has to wait for."""
+        programs: list[list[Instruction]] = [[] for _ in range(self.n_ranks)]
+        # sorted() is stable: within a step, the order of emission.
+        for instruction in sorted(self.instructions, key=lambda i: (i.step, self._late(i))):
+            instruction.index = len(programs[instruction.rank])
+            programs[instruction.rank].append(instruction)
+        hoisted = [0] * self.n_ranks
+        if self.eager:
+            for rank, program in enumerate(programs):
+                while hoisted[rank] < len(program) and self._is_hoisted(program[hoisted[rank]]):
+                    hoisted[rank] += 1
+        self._find_hazards()
+        if any(self.n_places) and not self.eager:
+            self._find_slot_waits(programs)
+        for program in programs:
+            for instruction in program:
+                instruction.waits = _latest(instruction.waits)
+        exits = self._find_exits()
+        for waits in (*(i.waits for p in programs for i in p), *exits):
+            for wait in waits:
+                programs[wait.rank][wait.index].awaited = True
+        return Lowered(programs, exits, max(self.n_places), hoisted, self._skews())
+
+    def _late(self, instruction: Instruction) -> bool:
+        """Whether an instruction may come after those that peers wait for."""
+        return instruction.step == FIRST_STEP and instruction.destinations[0].space == SPACE_OUT
+
+    def _is_hoisted(self, instruction: Instruction) -> bool:
+        return self.eager and instruction.step == FIRST_STEP and instruction.destinations[0].space == SPACE_SLOT
+
+    def _find_hazards(self) -> None:
+        """Derive the waits within a slice.
+
+        ::
+
+            step:      0          1          2
+            writer ----W
+            reader       `------->R                     read after write
+            writer                 `---------->W        write after read
+        """
+        writer: dict[tuple[bool, int, int], Instruction] = {}
+        readers: dict[tuple[bool, int, int], list[Instruction]] = defaultdict(list)
+        by_step: dict[int, list[Instruction]] = defaultdict(list)
+        for instruction in self.instructions:
+            by_step[instruction.step].append(instruction)
+        for number in sorted(by_step):
+            # Within a step a rank's own instructions run in order; those of other ranks are unordered.
+            # A copy of an input to the same chunk of the output changes no value that a peer could read.
+            ordered = sorted((i for i in by_step[number] if not self._late(i)), key=lambda i: i.index)
+            for instruction in ordered:
+                for operand in instruction.sources:
+                    self._wait_on(instruction, writer.get(operand.memory))
+                    readers[operand.memory].append(instruction)
+            for instruction in ordered:
+                for operand in instruction.destinations:
+                    self._wait_on(instruction, writer.get(operand.memory))
+                    for reader in readers[operand.memory]:
+                        self._wait_on(instruction, reader)
+            for instruction in ordered:
+                for operand in instruction.destinations:
+                    writer[operand.memory] = instruction
+                    readers[operand.memory] = []
+
+    def _wait_on(self, instruction: Instruction, earlier: Instruction | None) -> None:
+        if earlier is None or earlier.rank == instruction.rank:
+            return
+        if self._is_hoisted(earlier):
+            return  # The arrival has ordered it.
+        if earlier.step >= instruction.step:
+            raise RuntimeError(
+                f"lowering {self.name}: step {instruction.step} of rank"
+                f" {instruction.rank} would wait for step {earlier.step} of rank {earlier.rank}"
+            )
+        instruction.waits.append(Wait(earlier.rank, earlier.index))
+
+    def _find_slot_waits(self, programs: list[list[Instruction]]) -> None:
+        """Derive the waits between slices: who first writes a place waits for what touched it K slices ago."""
+        touched: dict[tuple[bool, int, int], dict[int, int]] = defaultdict(dict)
+        for program in programs:
+            for instruction in program:
+                for operand in (*instruction.sources, *instruction.destinations):
+                    if operand.space == SPACE_SLOT:
+                        touched[operand.memory][instruction.rank] = instruction.index
+        for rank, program in enumerate(programs):
+            fresh = set()
+            for instruction in program:
+                for operand in instruction.destinations:
+                    if operand.space == SPACE_SLOT and operand.memory not in fresh:
+                        fresh.add(operand.memory)
+                        instruction.waits.extend(
+                            Wait(peer, index, self.n_slots)
+                            for peer, index in touched[operand.memory].items()
+                            if peer != rank
+                        )
+
+    def _find_exits(self) -> list[list[Wait]]:
+        """Derive what each rank waits for before it leaves: the peers' last access to its arrays."""
+        exits: list[list[Wait]] = [[] for _ in range(self.n_ranks)]
+        for instruction in self.instructions:
+            for operand in (*instruction.sources, *instruction.destinations):
+                if operand.space != SPACE_SLOT and operand.rank != instruction.rank:
+                    exits[operand.rank].append(Wait(instruction.rank, instruction.index))
+        return [_latest(waits) for waits in exits]
+
+    def _skews(self) -> dict[int, int]:
+        """Let later steps run behind by up to K - 2 slices, so that ranks wait less for each other."""
+        steps = sorted({i.step for i in self.instructions})
+        most = self.n_slots - 2
+        if not any(self.n_places) or self.eager:
+            return dict.fromkeys(steps, 0)
+        if len(steps) <= most + 1:
+            return {s: k for k, s in enumerate(steps)}
+        return {s: k * most // (len(steps) - 1) for k, s in enumerate(steps)}
+
+
+def _latest(waits: list[Wait]) -> list[Wait]:
+    """Keep, for each rank and lag, the wait that implies the others."""
+    best: dict[tuple[int, int], int] = {}
+    for wait in waits:
+        key = (wait.rank, wait.lag)
+        best[key] = max(best.get(key, -1), wait.index)
+    return [Wait(rank, index, lag) for (rank, lag), index in sorted(best.items())]

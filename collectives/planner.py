@@ -1,0 +1,85 @@
+"""From a request and a size to a plan: the choice, and a bounded cache."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from multiring.collectives.plan import Plan
+from multiring.collectives.request import Request
+from multiring.collectives.schedules.choose import Choice, choose
+from multiring.collectives.schedules.collective import Collective
+from multiring.collectives.schedules.explanation import Explanation, explain
+from multiring.topology.model import Topology
+
+__all__ = ["Planner"]
+
+CACHED_PLANS = 256
+
+
+class Planner:
+    """Chooses and lowers the plans of one communicator.
+
+    Parameters
+    ----------
+    rank : int
+        Whose programs.
+    topology : Topology
+        What connects the ranks.
+    wish : str or None
+        ``MULTIRING_ALGORITHM`` as all ranks agreed on it.
+    n_slots : int
+        Slots of each rank.
+    by_price : bool
+        Whether the topology's prices choose, as for one that a user gave; else the rule for ranks that share memory.
+    """
+
+    def __init__(
+        self, rank: int, topology: Topology, wish: str | None, n_slots: int, *, by_price: bool = False
+    ) -> None:
+        self._rank = rank
+        self._topology = topology
+        self._wish = wish
+        self._n_slots = n_slots
+        self._by_price = by_price
+        self._plans: OrderedDict[tuple[Request, str, int], Plan] = OrderedDict()
+
+    def choose(self, request: Request, count: int) -> Choice:
+        """Return the schedule that a call gets."""
+        collective = Collective(request.collective, request.root)
+        if request.schedule is not None:
+            return Choice(request.schedule, request.schedule.algorithm, "the caller gave this schedule", ())
+        wire = request.wire_type
+        return choose(
+            collective,
+            self._topology.n_ranks,
+            count * request.dtype.itemsize,
+            order=request.order,
+            algorithm=request.algorithm,
+            environment_choice=self._wish,
+            reduces16=wire.kind == "float" and wire.itemsize == 2 and request.algorithm is None,
+            topology=self._topology if self._by_price else None,
+        )
+
+    def plan(self, request: Request, count: int) -> Plan:
+        """Return the plan of a call, lowered for this rank."""
+        choice = self.choose(request, count)
+        key = (request, choice.algorithm, id(choice.schedule))
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = Plan(request, choice, self._rank, self._n_slots)
+            self._plans[key] = plan
+            if len(self._plans) > CACHED_PLANS:
+                self._plans.popitem(last=False)
+        return plan
+
+    def explain(self, request: Request, count: int) -> Explanation:
+        """Return the plan of a call with its price on the topology, the reason for it, and the alternatives."""
+        wire = request.wire_type
+        return explain(
+            self.choose(request, count),
+            count * request.dtype.itemsize,
+            self._topology,
+            request.dtype.name,
+            wire.name,
+            count * wire.itemsize,
+        )
