@@ -62,6 +62,11 @@ def reduce(
     """
     where = where or launcher()
     reduction = operation_of(operation)
+    if reduction.name == "premul_sum":
+        raise ArgumentError(
+            f"operation: got premul_sum({reduction.scale}), wanted op='sum'; pass scale= for the sum, "
+            "or scale each contribution by cast"
+        )
     if not sources or not destinations:
         raise ArgumentError(
             f"reduce: got {len(sources)} sources and {len(destinations)} destinations, wanted at least one of each"
