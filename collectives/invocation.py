@@ -55,8 +55,8 @@ BLOCK_BYTES = 64 << 10
 STREAM_BYTES = 16 << 20
 """From this chunk on, results apart from the inputs are written past the caches, which they would only sweep.
 
-Measured on two cores that share 32 MiB: chunks of 8 MiB and less are slower past the caches, chunks of 32 MiB two to three
-times as quick."""
+Measured on two cores that share 32 MiB: chunks of 8 MiB and less are slower past the caches, chunks of 32 MiB two to
+three times as quick."""
 
 
 class CallRecord:
