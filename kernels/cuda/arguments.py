@@ -1,4 +1,4 @@
-"""What a launch accepts: arrays of the right type and layout, apart from each other. Everything else is refused here."""
+"""What a launch accepts: arrays of the right type and layout, apart from each other. The rest is refused here."""
 
 from __future__ import annotations
 
@@ -164,7 +164,9 @@ def check_apart(
             if in_place and same and writes != other_writes:
                 continue
             shared = min(end, other_end) - begin
-            allowed = "the very same array, or arrays apart from each other" if in_place else "arrays apart from each other"
+            allowed = (
+                "the very same array, or arrays apart from each other" if in_place else "arrays apart from each other"
+            )
             raise ArgumentError(
                 f"{name} and {other_name}: got {shared} bytes in common from {begin:#x}, wanted {allowed}"
             )

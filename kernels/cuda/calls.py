@@ -79,7 +79,9 @@ def reduce(
         check_same([view for _, view in group], [name for name, _ in group])
     count = inputs[0][1].count
     if outputs[0][1].count != count:
-        raise ArgumentError(f"destinations[0]: got {outputs[0][1].count} elements, wanted {count}, as many as sources[0]")
+        raise ArgumentError(
+            f"destinations[0]: got {outputs[0][1].count} elements, wanted {count}, as many as sources[0]"
+        )
     check_apart(inputs, outputs, in_place=True)
     kernel = catalog.reduce_kernel(
         inputs[0][1].dtype, reduction, accumulate, True, outputs[0][1].dtype, scale is not None
@@ -160,9 +162,7 @@ def _pack_table(
     return table, tiles
 
 
-def pack(
-    arrays: Sequence[Any], buffer: Any, scale: float | None = None, *, where: Launcher | None = None
-) -> Prepared:
+def pack(arrays: Sequence[Any], buffer: Any, scale: float | None = None, *, where: Launcher | None = None) -> Prepared:
     """Put many arrays of one type into a buffer, one after the other without gaps, in the buffer's type.
 
     Parameters
@@ -236,7 +236,9 @@ def update(rule: str | Rule, tensors: Sequence[Tensor], *, where: Launcher | Non
         rule = RULES[rule]
     if not tensors:
         raise ArgumentError("tensors: got none, wanted at least one")
-    read, written, rows = [], [], []
+    read: list[tuple[str, View]] = []
+    written: list[tuple[str, View]] = []
+    rows: list[tuple[View, View | None, list[View], list[float]]] = []
     gradient = weight = None
     for k, tensor in enumerate(tensors):
         what = f"tensors[{k}]"
@@ -276,7 +278,9 @@ def update(rule: str | Rule, tensors: Sequence[Tensor], *, where: Launcher | Non
     kernel = catalog.update_kernel(rule, gradient, weight)
     unit, _ = update_units(gradient, weight)
     parameters = np.array([row[3] for row in rows], np.float32).reshape(len(rows), -1)
-    parameters_at, kept = where.table(np.pad(parameters.view(np.uint8).ravel(), (0, -parameters.nbytes % 8)).view(np.int64))
+    parameters_at, kept = where.table(
+        np.pad(parameters.view(np.uint8).ravel(), (0, -parameters.nbytes % 8)).view(np.int64)
+    )
     table = np.zeros((len(rows), 5 + len(rule.arrays)), np.int64)
     tiles = 0
     for k, (slope, out, views, _) in enumerate(rows):

@@ -51,15 +51,15 @@ def _make_part(arithmetic: Arithmetic, per_unit: int, n_units: int, stride: int)
         x = load_lanes(source, per_unit, n_units, origin + at * source_bytes, stride * source_bytes)
         total = map_lanes(finish, wide, (map_lanes(load, wide, (x,), ()),), (parameter,))
         out = map_lanes(store, destination, (total,), ())
-        store_lanes(
-            destination, per_unit, n_units, target + at * destination_bytes, stride * destination_bytes, out
-        )
+        store_lanes(destination, per_unit, n_units, target + at * destination_bytes, stride * destination_bytes, out)
 
     return device_function(part)
 
 
 def make_convert(arithmetic: Arithmetic, shape: Shape) -> Callable[..., None]:
-    """Return the device function that converts or copies a span::
+    """Return the device function that converts or copies a span.
+
+    ::
 
         convert(first, step, thread, source, destination, n, parameter)
 

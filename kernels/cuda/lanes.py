@@ -1,8 +1,8 @@
 """Tuples of elements, one for each lane: loaded and stored 16 bytes at a time, and mapped over by scalar functions.
 
-A unit is one or more whole vectors of 16 bytes, or a single element where the address allows no vector. A thread works on
-several units a fixed distance apart at once, so that several loads are under way; all their lanes are one flat tuple.
-LLVM turns the tuples into registers.
+A unit is one or more whole vectors of 16 bytes, or a single element where the address allows no vector. A thread
+works on several units a fixed distance apart at once, so that several loads are under way; all their lanes are one
+flat tuple. LLVM turns the tuples into registers.
 """
 
 from __future__ import annotations
@@ -309,7 +309,10 @@ def _lanes_of(context: Any, builder: Any, signature: Any, arguments: Any) -> lis
         values = _tuple_items(builder, builder.extract_value(arguments[2], j), kind.count)
         columns.append([(types.unliteral(kind.dtype), value) for value in values])
     shared = [
-        (types.unliteral(kind), context.cast(builder, builder.extract_value(arguments[3], j), kind, types.unliteral(kind)))
+        (
+            types.unliteral(kind),
+            context.cast(builder, builder.extract_value(arguments[3], j), kind, types.unliteral(kind)),
+        )
         for j, kind in enumerate(constants.types)
     ]
     return [[*row, *shared] for row in zip(*columns, strict=True)]

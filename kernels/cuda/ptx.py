@@ -130,9 +130,7 @@ def _lower_narrow_bfloat16(context: Any, builder: Any, signature: Any, arguments
 
 twin(_NARROW, _narrow_half, scalars.narrow_float16)
 twin(_NARROW, _lower_narrow_bfloat16, scalars.narrow_bfloat16)
-twin(
-    types.float32(types.float32), assembly("sqrt.rn.f32 $0, $1;", ordered=False), rules.square_root
-)
+twin(types.float32(types.float32), assembly("sqrt.rn.f32 $0, $1;", ordered=False), rules.square_root)
 twin(types.float32(types.uint16), assembly("cvt.f32.f16 $0, $1;", ordered=False), scalars.widen_float16)
 
 # --- threads --------------------------------------------------------------------------------------------------------

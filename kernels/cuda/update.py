@@ -160,12 +160,8 @@ def _make_part(
         arrays = load_arrays(
             np.float32, per_unit, n_units, n_read, row + 8 * UPDATE_ARRAYS, at * FLOAT_BYTES, stride * FLOAT_BYTES
         )
-        results = map_tuples(
-            function, np.float32, (map_lanes(load, np.float32, (slope,), ()), *arrays), parameters
-        )
-        store_arrays(
-            np.float32, per_unit, n_units, row + 8 * written, at * FLOAT_BYTES, stride * FLOAT_BYTES, results
-        )
+        results = map_tuples(function, np.float32, (map_lanes(load, np.float32, (slope,), ()), *arrays), parameters)
+        store_arrays(np.float32, per_unit, n_units, row + 8 * written, at * FLOAT_BYTES, stride * FLOAT_BYTES, results)
         if has_weight:
             out = map_lanes(store, target, (results[chosen],), ())
             where = load_word(row + 8 * UPDATE_WEIGHT) + at * target_bytes
