@@ -1,4 +1,4 @@
-"""What a launch accepts: arrays of the right type and layout, apart from each other. Everything else is refused here."""
+"""What a launch accepts: arrays of the right type and layout, apart from each other. The rest is refused here."""
 
 from __future__ import annotations
 

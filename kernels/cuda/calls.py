@@ -236,7 +236,9 @@ def update(rule: str | Rule, tensors: Sequence[Tensor], *, where: Launcher | Non
         rule = RULES[rule]
     if not tensors:
         raise ArgumentError("tensors: got none, wanted at least one")
-    read, written, rows = [], [], []
+    read: list[tuple[str, View]] = []
+    written: list[tuple[str, View]] = []
+    rows: list[tuple[View, View | None, list[View], list[float]]] = []
     gradient = weight = None
     for k, tensor in enumerate(tensors):
         what = f"tensors[{k}]"

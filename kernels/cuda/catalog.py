@@ -215,7 +215,9 @@ def _updates() -> Iterator[Kernel]:
 
 
 def _steps() -> Iterator[Kernel]:
-    plain = [StepSpec(DTYPES[dtype], DTYPES[dtype]) for dtype in ("uint8", "float16", "float32", "float64", "complex128")]
+    plain = [
+        StepSpec(DTYPES[dtype], DTYPES[dtype]) for dtype in ("uint8", "float16", "float32", "float64", "complex128")
+    ]
     sums = [StepSpec(DTYPES[dtype], DTYPES[dtype], OPERATIONS["sum"]) for dtype in DTYPES if dtype != "bool"]
     others = [StepSpec(DTYPES[dtype], DTYPES[dtype], OPERATIONS[op]) for dtype in FLOATS for op in ("max", "avg")]
     others.append(StepSpec(DTYPES["bool"], DTYPES["bool"], OPERATIONS["max"]))

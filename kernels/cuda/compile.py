@@ -1,8 +1,8 @@
 """From a kernel to machine code for one architecture, with no GPU and no driver, and once per machine.
 
-Numba makes LLVM code of the Python function, NVVM makes PTX of it, nvJitLink a cubin. NVVM contracts ``a + b * c`` to a
-fused multiply-add unless told not to, and Numba has no switch for that: it is turned off here. A cubin runs on every driver
-of its toolkit's major version, which PTX of a newer compiler does not.
+Numba makes LLVM code of the Python function, NVVM makes PTX of it, nvJitLink a cubin. NVVM contracts ``a + b * c`` to
+a fused multiply-add unless told not to, and Numba has no switch for that: it is turned off here. A cubin runs on
+every driver of its toolkit's major version, which PTX of a newer compiler does not.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -226,7 +226,7 @@ def build(kernel: Kernel, capabilities: Iterable[tuple[int, int]]) -> dict[tuple
             with contextlib.suppress(OSError):
                 folder = cubin_folder() / kernel.name
                 folder.mkdir(exist_ok=True)
-        libraries: dict[bool, Any] = {}
+        libraries = _Libraries(kernel, wanted)
         locked = False
         results: dict[tuple[int, int], Built] = {}
         for capability in wanted:
@@ -244,10 +244,7 @@ def build(kernel: Kernel, capabilities: Iterable[tuple[int, int]]) -> dict[tuple
                 locked = True
                 found = _load(folder, capability)
             if found is None:
-                native = capability >= NATIVE_BFLOAT16
-                if native not in libraries:
-                    libraries[native] = _library(kernel, capability)
-                found = _assemble_or_refuse(kernel, libraries[native], capability)
+                found = _assemble_or_refuse(kernel, libraries.of(capability), capability)
                 if folder is not None:
                     with contextlib.suppress(OSError):
                         _save(folder, capability, found)
@@ -255,6 +252,26 @@ def build(kernel: Kernel, capabilities: Iterable[tuple[int, int]]) -> dict[tuple
             if kernel.kept:
                 _built[key] = found
         return results
+
+
+class _Libraries:
+    """The LLVM code of a kernel: one for all architectures, unless it rounds to bfloat16 and one cannot."""
+
+    def __init__(self, kernel: Kernel, capabilities: Sequence[tuple[int, int]]) -> None:
+        self._kernel = kernel
+        self._best = max(capabilities, default=(0, 0))
+        self._found: dict[bool, Any] = {}
+
+    def of(self, capability: tuple[int, int]) -> Any:
+        """Return the code library for an architecture."""
+        native = capability >= NATIVE_BFLOAT16
+        if not native and self._best >= NATIVE_BFLOAT16:
+            library = self.of(self._best)
+            if "cvt.rn.bf16" not in library.get_llvm_str():
+                return library
+        if native not in self._found:
+            self._found[native] = _library(self._kernel, capability)
+        return self._found[native]
 
 
 def _assemble_or_refuse(kernel: Kernel, library: Any, capability: tuple[int, int]) -> Built:

@@ -57,7 +57,9 @@ def _make_part(arithmetic: Arithmetic, per_unit: int, n_units: int, stride: int)
 
 
 def make_convert(arithmetic: Arithmetic, shape: Shape) -> Callable[..., None]:
-    """Return the device function that converts or copies a span::
+    """Return the device function that converts or copies a span.
+
+    ::
 
         convert(first, step, thread, source, destination, n, parameter)
 

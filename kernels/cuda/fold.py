@@ -5,10 +5,10 @@
     address mod 16:   . . . . 0 . . . . . . . 0 . . . ... 0 . . .
                       head    | vector units           |  tail
 
-A unit is 16 bytes of the narrower type. Where all sources and destinations reach a multiple of 16 at the same element, the
-units between head and tail are loaded and stored as vectors, several of them by each thread at once; the head, the tail and
-whatever has no such element are handled one element at a time. Every element is read and written by one thread, so a
-destination may be exactly a source of the same size.
+A unit is 16 bytes of the narrower type. Where all sources and destinations reach a multiple of 16 at the same
+element, the units between head and tail are loaded and stored as vectors, several of them by each thread at once; the
+head, the tail and whatever has no such element are handled one element at a time. Every element is read and written
+by one thread, so a destination may be exactly a source of the same size.
 """
 
 from __future__ import annotations
@@ -135,7 +135,9 @@ def make_head(source_bytes: int, destination_bytes: int) -> Callable[..., int]:
 
 
 def make_fold(arithmetic: Arithmetic, shape: Shape) -> Callable[..., None]:
-    """Return the device function that folds a span::
+    """Return the device function that folds a span.
+
+    ::
 
         fold(first, step, thread, sources, n_sources, destinations, n_destinations, count, parameter)
 

@@ -1,12 +1,14 @@
 """Which functions CUDA code may call, and what stands in their place there.
 
-Numba's CUDA target sees what the host registers with ``numba.extending``: without care a primitive would be compiled to
-the host's code, a system call for instance, and fail at link time or not at all. :func:`install` therefore enters every
-function of this project under its own name: a PTX twin, the plain function compiled for the device, or a refusal.
+Numba's CUDA target sees what the host registers with ``numba.extending``: without care a primitive would be compiled
+to the host's code, a system call for instance, and fail at link time or not at all. :func:`install` therefore enters
+every function of this project under its own name: a PTX twin, the plain function compiled for the device, or a
+refusal.
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable
 from typing import Any
@@ -76,7 +78,7 @@ def device_function(function: Callable[..., Any]) -> Callable[..., Any]:
         return getattr(function, "py_func", function)
     from numba import cuda
 
-    return cuda.jit(device=True, forceinline=True)(getattr(function, "py_func", function))  # type: ignore[no-any-return]
+    return cuda.jit(device=True, forceinline=True)(getattr(function, "py_func", function))
 
 
 _installed: dict[str, Any] = {}
@@ -127,12 +129,9 @@ def _enter_primitives() -> None:
     from numba.cuda.descriptor import cuda_target
     from numba.cuda.typing.templates import AbstractTemplate, ConcreteTemplate
 
-    import multiring.kernels.cuda.lanes
-    import multiring.kernels.cuda.ptx
-    import multiring.kernels.interpreter
-    import multiring.kernels.mail
-    import multiring.kernels.rules  # noqa: F401
-
+    # All that registers something, on the host or here.
+    for name in ("cuda.lanes", "cuda.ptx", "cuda.step", "interpreter", "mail", "rules"):
+        importlib.import_module(f"multiring.kernels.{name}")
     # What the host has registered comes in now, so that it cannot come in later and be preferred.
     cuda_target.typing_context.refresh()
     cuda_target.target_context.refresh()

@@ -1,8 +1,8 @@
 """Tuples of elements, one for each lane: loaded and stored 16 bytes at a time, and mapped over by scalar functions.
 
-A unit is one or more whole vectors of 16 bytes, or a single element where the address allows no vector. A thread works on
-several units a fixed distance apart at once, so that several loads are under way; all their lanes are one flat tuple.
-LLVM turns the tuples into registers.
+A unit is one or more whole vectors of 16 bytes, or a single element where the address allows no vector. A thread
+works on several units a fixed distance apart at once, so that several loads are under way; all their lanes are one
+flat tuple. LLVM turns the tuples into registers.
 """
 
 from __future__ import annotations

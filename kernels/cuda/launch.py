@@ -1,7 +1,8 @@
-"""Launching: our own cubins through the CUDA driver, or the same functions in Numba's simulator. The choice is made here.
+"""Launching: our own cubins through the CUDA driver, or the same functions in Numba's simulator, chosen here.
 
-On a GPU a launch is one call of the driver with a parameter block that is ready: an array with the arguments, and an array
-with their addresses. Numba's dispatcher would cost about ten microseconds a launch, and compiles other code than ours.
+On a GPU a launch is one call of the driver with a parameter block that is ready: an array with the arguments, and an
+array with their addresses. Numba's dispatcher would cost about ten microseconds a launch, and compiles other code
+than ours.
 """
 
 from __future__ import annotations

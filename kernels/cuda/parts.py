@@ -137,7 +137,9 @@ def operand_address(
 
 
 def make_part(spec: StepSpec, threads: int) -> Callable[..., None]:
-    """Return the device function that runs one instruction on one slice, or on one block's part of it::
+    """Return the device function that runs one instruction on one slice, or on one block's part of it.
+
+    ::
 
         part(context, call, variant, bases, operands, index, piece, part_index, part_shift, first, step, thread)
 

@@ -1,7 +1,7 @@
-"""Word numbers of the records that a GPU's step kernels read. Programs are the host's: :mod:`multiring.kernels.records`.
+"""Word numbers of the records that step kernels read; programs are those of :mod:`multiring.kernels.records`.
 
-All lie in device memory. ``n_blocks`` blocks are so many channels: block c of a rank works on part c of every slice, and
-waits for block c of its peers only. Whoever waits for a word has it in his own memory; the writer reaches over.
+All lie in device memory. ``n_blocks`` blocks are so many channels: block c of a rank works on part c of every slice,
+and waits for block c of its peers only. Whoever waits for a word has it in his own memory; the writer reaches over.
 """
 
 from __future__ import annotations

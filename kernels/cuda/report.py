@@ -7,6 +7,7 @@ Options: ``--all`` for every kernel instead of one of each kind, ``--only TEXT``
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import sys
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ def missing_compiler() -> str | None:
     if homes.SIMULATED:
         return "NUMBA_ENABLE_CUDASIM is set: the simulator has no compiler"
     try:
-        import cuda.core  # noqa: F401
+        importlib.import_module("cuda.core")
         from numba.cuda.cudadrv import nvrtc
         from numba.cuda.cudadrv.nvvm import NVVM
 

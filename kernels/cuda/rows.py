@@ -1,6 +1,7 @@
 """Tables of rows that one launch works on: many arrays of any size, cut into tiles that blocks take in turn.
 
-A row's tiles are shifted so that all but its first begin at a vector; the host counts them, since it knows the addresses::
+A row's tiles are shifted so that all but its first begin at a vector; the host counts them, since it knows the
+addresses::
 
     row:    . . . . 0 . . . . . . . . . . . . . . . . . . . . .
             shift-- first tile | second tile      | third

@@ -1,7 +1,7 @@
 """How a block waits for a word that a peer writes into this GPU's memory, and what it does when none comes.
 
-Polling is relaxed, since an acquire empties the first-level cache; one acquire follows when the value is there. A wait is
-bounded by the GPU's clock and ended by the abort word, so that no kernel spins for ever.
+Polling is relaxed, since an acquire empties the first-level cache; one acquire follows when the value is there. A
+wait is bounded by the GPU's clock and ended by the abort word, so that no kernel spins for ever.
 """
 
 from __future__ import annotations

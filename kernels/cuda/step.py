@@ -1,13 +1,13 @@
 """The executor's kernels: one collective in one launch, or one instruction in one launch.
 
-*Fused*: a rank's blocks are channels. Each announces the call to its peers' blocks of the same number, compares what they
-announce, and runs its part of the program: wait, copy or reduce, post. Channels do not wait for each other, so a launch
-needs no more than that every block gets a processor in the end; launch it with no more blocks than are resident, or
-cooperatively, and one at a time on a GPU. The epoch and the position are kept in device memory, so a captured graph can be
-replayed.
+*Fused*: a rank's blocks are channels. Each announces the call to its peers' blocks of the same number, compares what
+they announce, and runs its part of the program: wait, copy or reduce, post. Channels do not wait for each other, so a
+launch needs no more than that every block gets a processor in the end; launch it with no more blocks than are
+resident, or cooperatively, and one at a time on a GPU. The epoch and the position are kept in device memory, so a
+captured graph can be replayed.
 
-*Stepped*: the host waits and posts, and a launch is one instruction on one slice, with all blocks on it. For GPUs that
-several ranks share, whose kernels may not run at the same time.
+*Stepped*: the host waits and posts, and a launch is one instruction on one slice, with all blocks on it. For GPUs
+that several ranks share, whose kernels may not run at the same time.
 """
 
 from __future__ import annotations

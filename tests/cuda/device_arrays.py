@@ -11,7 +11,7 @@ from multiring.kernels.dtypes import DTYPES, numpy_dtype
 from tests.kernels.span_harness import Guarded
 
 
-class DeviceArray(Guarded):
+class DeviceArray(Guarded):  # pyright: ignore[reportUntypedBaseClass]
     """A guarded array that kernels may touch within its bytes and nowhere else."""
 
     def __init__(self, count: int, name: str, offset: int = 0) -> None:

@@ -1,7 +1,7 @@
 """Runs the step kernels of several ranks in the simulator, each rank a process, on memory that they share.
 
-The simulator runs one block at a time and one kernel per process. All records and arrays lie in one shared mapping that is
-made before the processes are forked, so that an address means the same in each.
+The simulator runs one block at a time and one kernel per process. All records and arrays lie in one shared mapping
+that is made before the processes are forked, so that an address means the same in each.
 """
 
 from __future__ import annotations
@@ -98,9 +98,7 @@ class Ranks:
         self.size, self.request, self.count, self.blocks = size, request, count, blocks
         self.arena = Arena()
         schedule = build(algorithm, request.collective, size)
-        self.plans = [
-            Plan(request, Choice(schedule, algorithm, "a test", ()), rank, N_SLOTS) for rank in range(size)
-        ]
+        self.plans = [Plan(request, Choice(schedule, algorithm, "a test", ()), rank, N_SLOTS) for rank in range(size)]
         self.variant = visible[0] + 2 * visible[1]
         where = self.plans[0].geometry(count, None)
         dtype = numpy_dtype(request.dtype)
@@ -113,7 +111,7 @@ class Ranks:
         self.errors = [new(r.ERROR_WORDS, np.int64) for _ in range(size)]
         self.aborts = [new(1, np.int64) for _ in range(size)]
         self.states = [new(blocks * r.LINE_BYTES // 8, np.int64) for _ in range(size)]
-        self.calls, self._kept = [], []
+        self.calls: list[NDArray[Any]] = []
         for rank in range(size):
             context = new(r.DEVICE_WORDS, np.int64)
             segments = new(size, np.int64)
@@ -195,9 +193,7 @@ class Ranks:
 
     @property
     def spec(self) -> StepSpec:
-        return StepSpec(
-            self.request.dtype, self.request.wire_type, self.request.operation, self.request.accumulate
-        )
+        return StepSpec(self.request.dtype, self.request.wire_type, self.request.operation, self.request.accumulate)
 
     def fused(self, rank: int, times: int = 1) -> None:
         """Run a rank's kernel; in a process of its own."""
@@ -239,7 +235,7 @@ class Ranks:
         ]
         addresses = [words(a) for a in (*self.x, *self.out)]
         for call in self.calls:
-            (ctypes.c_int64 * len(addresses)).from_address(int(call[r.CALL_BASES]))[:] = addresses
+            ctypes.memmove(int(call[r.CALL_BASES]), np.array(addresses, np.int64).ctypes.data, 8 * len(addresses))
         at = r.CALL_VARIANTS + self.variant * r.VARIANT_WORDS
         n_slices = int(self.calls[0][at + r.VARIANT_N_SLICES])
         lowered = self.plans[0].lowered(self.variant)

@@ -38,9 +38,13 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
         memory[ctypes.addressof(room)] = room
         return ctypes.addressof(room)
 
+    def load(cubin: bytes) -> int:
+        told.append(("load", cubin))
+        return 7
+
     driver = types.SimpleNamespace(
         launchKernel=launch_kernel,
-        moduleLoadData=lambda cubin: told.append(("load", cubin)) or 7,
+        moduleLoadData=load,
         moduleGetFunction=lambda module, name: module * 10,
         occupancyMaxActiveBlocksPerMultiprocessor=lambda function, threads, shared: 2,
     )
@@ -59,7 +63,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     cuda = types.SimpleNamespace(driver=driver, runtime=runtime)
     monkeypatch.setitem(sys.modules, "cupy", types.SimpleNamespace(cuda=cuda))
     monkeypatch.setitem(sys.modules, "cupy.cuda", cuda)
-    monkeypatch.setattr(launch, "build", lambda kernel, capabilities: {c: Built(b"cubin", "", 1, 0, 0) for c in capabilities})
+    monkeypatch.setattr(
+        launch, "build", lambda kernel, capabilities: {c: Built(b"cubin", "", 1, 0, 0) for c in capabilities}
+    )
     return told
 
 
@@ -94,7 +100,9 @@ def test_without_cupy_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setitem(sys.modules, "cupy.cuda", None)
     launch.launcher.cache_clear()
-    with pytest.raises(ArgumentError, match=r"CuPy is not installed .* wanted CuPy and a GPU: pip install .*NUMBA_ENABLE"):
+    with pytest.raises(
+        ArgumentError, match=r"CuPy is not installed .* wanted CuPy and a GPU: pip install .*NUMBA_ENABLE"
+    ):
         launch.launcher(0)
 
 
@@ -107,5 +115,7 @@ def test_without_a_gpu_the_reason_is_named(calls: Calls, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(sys.modules["cupy.cuda"].runtime, "setDevice", fail)
     launch.launcher.cache_clear()
-    with pytest.raises(ArgumentError, match=r"device: got 0, wanted a GPU that the CUDA driver can open \(cudaErrorNoDevice"):
+    with pytest.raises(
+        ArgumentError, match=r"device: got 0, wanted a GPU that the CUDA driver can open \(cudaErrorNoDevice"
+    ):
         launch.launcher(0)

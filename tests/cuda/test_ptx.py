@@ -1,4 +1,4 @@
-"""Machine code for real architectures, read without a GPU: registers, local memory, 128-bit accesses, no contraction."""
+"""Machine code for real architectures, read without a GPU: registers, local memory, accesses, no contraction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,11 @@ from multiring.kernels.rules import RULES
 DEEP = os.environ.get("HYPOTHESIS_PROFILE") == "deep"
 MISSING = report.missing_compiler()
 
-pytestmark = [pytest.mark.ptx, pytest.mark.skipif(MISSING is not None, reason=f"ptx: {MISSING}"), pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.ptx,
+    pytest.mark.skipif(MISSING is not None, reason=f"ptx: {MISSING}"),
+    pytest.mark.timeout(900),
+]
 
 MOVES_VECTORS = ("reduce", "cast", "copy", "pack", "update", "fused", "stepped")
 DIVIDES = re.compile(r"operation=avg|rule=(adam|lamb|adafactor)")
@@ -40,7 +44,9 @@ def registers_allowed(kernel: Kernel) -> int:
     return min(65536 // (kernel.blocks_per_processor * kernel.threads), 255)
 
 
-@pytest.mark.parametrize(("kernel", "capabilities"), chosen() if MISSING is None else [], ids=lambda v: getattr(v, "name", ""))
+@pytest.mark.parametrize(
+    ("kernel", "capabilities"), chosen() if MISSING is None else [], ids=lambda v: getattr(v, "name", "")
+)
 def test_kernels(kernel: Kernel, capabilities: tuple[tuple[int, int], ...]) -> None:
     for capability, built in build(kernel, capabilities).items():
         where = f"{kernel.name} {compile.architecture(capability)}"
@@ -132,9 +138,7 @@ def test_an_edited_source_gets_another_folder(monkeypatch: pytest.MonkeyPatch, t
     here = Path(compile.__file__).parent
     before = compile.cubin_folder()
     read = Path.read_bytes
-    monkeypatch.setattr(
-        Path, "read_bytes", lambda path: read(path) + (b"#" if path == here / "lanes.py" else b"")
-    )
+    monkeypatch.setattr(Path, "read_bytes", lambda path: read(path) + (b"#" if path == here / "lanes.py" else b""))
     compile.cubin_folder.cache_clear()
     try:
         assert compile.cubin_folder() != before
@@ -153,5 +157,7 @@ def test_the_report(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_updates_of_other_types_are_refused(dtype: str) -> None:
     with pytest.raises(TypeError, match=rf"gradient: got {dtype}, wanted float16, bfloat16 or float32"):
         catalog.update_kernel(RULES["sgd"], DTYPES[dtype])
-    with pytest.raises(TypeError, match=r"weight: got float32 for rule lamb_direction, wanted None: it makes no weight"):
+    with pytest.raises(
+        TypeError, match=r"weight: got float32 for rule lamb_direction, wanted None: it makes no weight"
+    ):
         catalog.update_kernel(RULES["lamb_direction"], DTYPES["float32"], DTYPES["float32"])

@@ -14,7 +14,18 @@ from multiring.kernels.cuda import calls
 from multiring.kernels.dtypes import DTYPES, numpy_dtype
 from multiring.kernels.operations import OPERATIONS, reduction
 from tests.cuda.device_arrays import DeviceArray
-from tests.kernels.span_harness import FLOATS, PAIRS, Guarded, call, canonical, edges, expected, reduce_address, same_bits, values
+from tests.kernels.span_harness import (
+    FLOATS,
+    PAIRS,
+    Guarded,
+    call,
+    canonical,
+    edges,
+    expected,
+    reduce_address,
+    same_bits,
+    values,
+)
 
 pytestmark = pytest.mark.sim
 
@@ -55,7 +66,9 @@ def test_bits(name: str, op: str, data: st.DataObject) -> None:
         same_bits(out, expected(arrays, op), f"{name} {op}")
 
 
-@pytest.mark.parametrize(("name", "op"), [("bfloat16", "sum"), ("float16", "avg"), ("float32", "max"), ("int8", "prod")])
+@pytest.mark.parametrize(
+    ("name", "op"), [("bfloat16", "sum"), ("float16", "avg"), ("float32", "max"), ("int8", "prod")]
+)
 def test_the_host_gives_the_same_bits(name: str, op: str) -> None:
     generator = np.random.default_rng(3)
     arrays = [values(DTYPES[name], 333, generator) for _ in range(5)]

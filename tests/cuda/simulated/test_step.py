@@ -61,9 +61,7 @@ def make(case: tuple[Any, ...]) -> tuple[Ranks, list[Any]]:
     size, collective, dtype, operation, wire, algorithm, count, visible, blocks = case
     assert algorithm in algorithms_for(collective)
     operation_ = OPERATIONS[operation] if operation else None
-    ranks = Ranks(
-        size, request(collective, dtype, operation_, wire), algorithm, count, blocks=blocks, visible=visible
-    )
+    ranks = Ranks(size, request(collective, dtype, operation_, wire), algorithm, count, blocks=blocks, visible=visible)
     xs = [integers(dtype, len(x), rank) for rank, x in enumerate(ranks.x)]
     for x, values in zip(ranks.x, xs, strict=True):
         x[:] = values

@@ -63,7 +63,9 @@ def inputs(rule: Rule, count: int, generator: np.random.Generator) -> list[Any]:
     return [np.abs(x) + f(0.01) if name in positive else x for x, name in zip(drawn, rule.arrays, strict=True)]
 
 
-def run(rule: Rule, gradient: str, weight: str | None, pieces: list[tuple[Any, list[Any], dict[str, float], int]]) -> Any:
+def run(
+    rule: Rule, gradient: str, weight: str | None, pieces: list[tuple[Any, list[Any], dict[str, float], int]]
+) -> Any:
     """Run one launch on (gradient, arrays, parameters, offset) pieces; return the (arrays, weight) of each."""
     tensors, kept = [], []
     for g, arrays, p, offset in pieces:
