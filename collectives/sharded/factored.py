@@ -29,7 +29,9 @@ class Factored(Directed):
 
     needs_norms = True
 
-    def __init__(self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]
+    ) -> None:
         self.matrices = [t for t, shape in enumerate(shapes) if len(shape) == 2 and 0 not in shape]
         is_matrix = set(self.matrices)
         # Places of the moments of what is not a matrix, without gaps, and of the factors of matrices.
@@ -72,7 +74,10 @@ class Factored(Directed):
                 made = passes[number, kernel.name] = Pass(kernel, stream.grad_wire, None)
                 self.directions.append((number, made))
             update = passes[number, kernel.name]
-            gradient, direction = stream.gradient_address(piece.place), self.direction_address(number, piece, shard_place)
+            gradient, direction = (
+                stream.gradient_address(piece.place),
+                self.direction_address(number, piece, shard_place),
+            )
             if tensor not in is_matrix:
                 block = self.blocks.address(self.block_of[tensor])
                 moment = self.state_addresses(number, piece, shard_place)
@@ -95,9 +100,12 @@ class Factored(Directed):
     def state_place(self, name: str, number: int, piece: Piece, shard_place: int) -> int:
         return self._places.get((number, shard_place), -1)
 
-    def replicated(self) -> dict[str, NDArray[np.float32]]:
-        found = {f"{t}.rows": self.rows[t] for t in self.matrices}
-        return found | {f"{t}.columns": self.columns[t] for t in self.matrices}
+    def has_moment(self, tensor: int) -> bool:
+        return tensor not in self.rows
+
+    def replicated(self) -> dict[tuple[str, int], NDArray[np.float32]]:
+        found = {("rows", tensor): self.rows[tensor] for tensor in self.matrices}
+        return found | {("columns", tensor): self.columns[tensor] for tensor in self.matrices}
 
     def measure(self) -> NDArray[np.float64]:
         sums = np.zeros(self._n_sums)
@@ -139,7 +147,10 @@ class Factored(Directed):
             keep, floor = rule.share(done), rule.eps[0]
             row_sums = sums[self._row_at[tensor] : self._row_at[tensor] + n_rows]
             column_sums = sums[self._column_at[tensor] : self._column_at[tensor] + width]
-            for factor, totals, n in ((self.rows[tensor], row_sums, width), (self.columns[tensor], column_sums, n_rows)):
+            for factor, totals, n in (
+                (self.rows[tensor], row_sums, width),
+                (self.columns[tensor], column_sums, n_rows),
+            ):
                 mean = totals * (scale * scale) / n + floor
                 factor[...] = keep * factor.astype(np.float64) + (1 - keep) * mean
             blocks = self.row_blocks.get(tensor)

@@ -64,9 +64,7 @@ class Pass:
         self._tables: dict[Key, NDArray[np.int64]] = {}
         self._steps = (gradient.itemsize, weight.itemsize if weight else 0)
 
-    def add(
-        self, key: Key, gradient: int, weight: int, count: int, parameters: int, arrays: Iterable[int]
-    ) -> None:
+    def add(self, key: Key, gradient: int, weight: int, count: int, parameters: int, arrays: Iterable[int]) -> None:
         """Append a piece: addresses, and its elements. One that carries on where the last ended is joined to it."""
         row = [gradient, weight, count, 0, parameters, *arrays]
         rows = self._rows.setdefault(key, [])
@@ -74,7 +72,11 @@ class Pass:
             last = rows[-1]
             n = last[2]
             follows = gradient == last[0] + n * self._steps[0] and weight == last[1] + n * self._steps[1]
-            if follows and parameters == last[4] and all(a == b + 4 * n for a, b in zip(row[5:], last[5:], strict=True)):
+            if (
+                follows
+                and parameters == last[4]
+                and all(a == b + 4 * n for a, b in zip(row[5:], last[5:], strict=True))
+            ):
                 last[2] += count
                 return
         rows.append(row)
@@ -110,7 +112,9 @@ class Updates:
 
     needs_norms = False
 
-    def __init__(self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]
+    ) -> None:
         self.streams, self.rules, self.shapes = streams, rules, shapes
         self.distinct = list(dict.fromkeys(rules)) if _hashable(rules) else _distinct(rules)
         self.block_of = [self.distinct.index(rule) for rule in rules]
@@ -126,8 +130,12 @@ class Updates:
         """Return where a piece starts in a state array; -1: it has none."""
         return shard_place
 
-    def replicated(self) -> dict[str, NDArray[np.float32]]:
-        """Return the state that every rank holds whole, by name; to be read and written."""
+    def has_moment(self, tensor: int) -> bool:
+        """Return whether a tensor has a moment for each of its elements."""
+        return True
+
+    def replicated(self) -> dict[tuple[str, int], NDArray[np.float32]]:
+        """Return the state that every rank holds whole, by (kind, tensor); to be read and written."""
         return {}
 
     def measure(self) -> NDArray[np.float64]:
@@ -239,7 +247,9 @@ def _distinct(rules: Sequence[UpdateRule]) -> list[UpdateRule]:
 class Elementwise(Updates):
     """Rules whose elements do not depend on each other: SGD, Adam, AdamW, a user's."""
 
-    def __init__(self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]
+    ) -> None:
         super().__init__(streams, rules, shapes)
         self.blocks = [Blocks(rule.kernel.parameters, 1) for rule in self.distinct]
         self.passes: dict[Any, Pass] = {}
@@ -279,7 +289,9 @@ class Layerwise(Updates):
 
     needs_norms = True
 
-    def __init__(self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]
+    ) -> None:
         super().__init__(streams, rules, shapes)
         kernel, n = rules[0].kernel, len(rules)
         self.blocks = Blocks(kernel.parameters, n)
@@ -326,15 +338,15 @@ class Directed(Updates):
 
     needs_norms = False
 
-    def __init__(self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]) -> None:
+    def __init__(
+        self, streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]
+    ) -> None:
         super().__init__(streams, rules, shapes)
         from multiring.kernels.rules import RULES
 
         n = len(rules)
         # The direction takes the place of the gradient, which is not needed again; a 16-bit one needs room.
-        self.room = [
-            None if s.grad_wire == FLOAT32 else np.zeros(s.layout.shard_elements, np.float32) for s in streams
-        ]
+        self.room = [None if s.grad_wire == FLOAT32 else np.zeros(s.layout.shard_elements, np.float32) for s in streams]
         self.steps = Blocks(RULES["follow"].parameters, n)
         self.follows: dict[int, Pass] = {}
         rows: list[tuple[int, int, int]] = []
@@ -408,9 +420,7 @@ class Directed(Updates):
             self.follows[number].run((number, bucket.start))
 
 
-def updates_of(
-    streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]
-) -> Updates:
+def updates_of(streams: Sequence[Stream], rules: Sequence[UpdateRule], shapes: Sequence[tuple[int, ...]]) -> Updates:
     """Return what the rules of the tensors do in a step."""
     norms = rules[0].norms
     if "factors" in norms:
