@@ -46,6 +46,7 @@ class Factored(Directed):
             counts.append(taken)
         self.rows = {t: np.zeros(shapes[t][0], np.float32) for t in self.matrices}
         self.columns = {t: np.zeros(shapes[t][1], np.float32) for t in self.matrices}
+        self._roots = {t: np.zeros(shapes[t][1], np.float32) for t in self.matrices}
         self.row_blocks: dict[int, Blocks] = {}
         super().__init__(streams, rules, shapes)
         self.state = {"second": [np.zeros(n, np.float32) for n in counts]}
@@ -65,7 +66,7 @@ class Factored(Directed):
     def _build(self, is_matrix: set[int]) -> None:
         from multiring.kernels.rules import RULES
 
-        plain, row_kernel = RULES["adafactor_direction"], RULES["adafactor_row_direction"]
+        plain, row_kernel = RULES["adafactor_direction"], RULES["adafactor_matrix_direction"]
         self.blocks = Blocks(plain.parameters, len(self.distinct))
         passes: dict[Any, Pass] = {}
         for number, stream, key, tensor, piece, shard_place in self.pieces():
@@ -85,7 +86,7 @@ class Factored(Directed):
                 continue
             width = self.shapes[tensor][1]
             blocks = self.row_blocks.setdefault(tensor, Blocks(row_kernel.parameters, self.shapes[tensor][0]))
-            columns, itemsize = address_of(self.columns[tensor]), stream.grad_wire.itemsize
+            columns, itemsize = address_of(self._roots[tensor]), stream.grad_wire.itemsize
             at = piece.first
             while at < piece.first + piece.count:
                 row, column = divmod(at, width)
@@ -157,7 +158,8 @@ class Factored(Directed):
             if blocks is not None:
                 wide = self.rows[tensor].astype(np.float64)
                 blocks.values[:, 0] = scale
-                blocks.values[:, 1] = wide / wide.mean()
+                blocks.values[:, 1] = np.sqrt(wide.mean() / wide)
+            self._roots[tensor][...] = 1 / np.sqrt(self.columns[tensor].astype(np.float64))
 
     def resume(self, sums: NDArray[np.float64]) -> None:
         for tensor, each in enumerate(self.rules):

@@ -138,6 +138,23 @@ def test_norms_are_of_whole_tensors(on_ranks: Any, rule: Any) -> None:
             assert np.abs(wrong - w).max() > 1e-3, "norms of shards would pass this test too"
 
 
+@pytest.mark.parametrize("rule", [mr.optim.Adam(), mr.optim.LARS(), mr.optim.LAMB(), mr.optim.Adafactor()], ids=lambda r: r.name)
+def test_rows_and_columns_without_a_gradient(on_ranks: Any, rule: Any) -> None:
+    """Units that never fire: their moments are next to nothing, and products of two of them are 0 in float32."""
+    rng = np.random.default_rng(9)
+    shapes = [(8, 9), (5,)]
+    init, grads = tensors(rng, shapes), [[tensors(rng, shapes, 1e-3) for _ in range(2)] for _ in range(3)]
+    for step in grads:
+        for matrix, vector in step:
+            matrix[2] = matrix[:, 4] = vector[1] = 0
+            matrix[5] *= np.float32(1e-12)
+    expected = Replicated(init, rule, np.float64)
+    for step in grads:
+        expected.step(averaged(step))
+    for a, w in zip(run(on_ranks, 2, init, grads, rule, order="rank"), expected.w, strict=True):
+        np.testing.assert_allclose(a, w, rtol=3e-6, atol=3e-6)
+
+
 def test_a_rule_of_ones_own(on_ranks: Any) -> None:
     def signed(gradient: Any, weight: Any, trace: Any, lr: Any, keep: Any) -> Any:
         moved = keep * trace + gradient
