@@ -94,9 +94,7 @@ class Packing:
         Where each array starts in the buffer, in elements; the last entry is the buffer's count.
     """
 
-    def __init__(
-        self, counts: Sequence[int], dtype: DType, packed: DType | None = None, stream: bool = False
-    ) -> None:
+    def __init__(self, counts: Sequence[int], dtype: DType, packed: DType | None = None, stream: bool = False) -> None:
         packed = packed or dtype
         if any(count < 0 for count in counts):
             raise ArgumentError(f"counts: got {min(counts)}, wanted elements per array, 0 or more")

@@ -225,6 +225,16 @@ def adafactor_row_direction(gradient: Any, column: Any, scale: Any, row: Any) ->
     return (scale * gradient / square_root(row * column),)
 
 
+@_rule(("column", "direction"), ("scale", "row"), n_read=1, first_written=1, weight=None)
+def adafactor_matrix_direction(gradient: Any, column: Any, scale: Any, row: Any) -> Any:
+    """As :func:`adafactor_row_direction`, from the reciprocal roots of the row's and the column's moments.
+
+    The product of two small moments is 0 in float32 where no gradient has come through a row and a column: this has no
+    such product.
+    """
+    return (scale * gradient * row * column,)
+
+
 @_rule(("master",), ("step", "shrink"))
 def follow(direction: Any, master: Any, step: Any, shrink: Any) -> Any:
     """``shrink w - step direction``: the second pass of LAMB and Adafactor, whose steps hold norms of the first."""

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from multiring.errors import MismatchError
+from multiring.errors import ArgumentError, MismatchError
 
-__all__ = ["agree"]
+__all__ = ["agree", "all_succeed"]
 
 DIGEST_BYTES = 32
+Result = TypeVar("Result")
 
 
 def agree(comm: Any, lines: Sequence[str], what: str) -> None:
@@ -53,3 +54,26 @@ def agree(comm: Any, lines: Sequence[str], what: str) -> None:
         f"{f', and ranks {odd[1:]} differ from rank 0 too' if len(odd) > 1 else ''}; wanted the same parameters, "
         "in the same order, and the same settings on every rank"
     )
+
+
+def all_succeed(comm: Any, function: Callable[[], Result], what: str) -> Result:
+    """Do something local on every rank and return its result, if no rank failed; all ranks must call.
+
+    Raises
+    ------
+    ArgumentError
+        Where another rank failed and this one did not. The rank that failed raises its own error.
+    """
+    error: Exception | None = None
+    result: Any = None
+    try:
+        result = function()
+    except Exception as failure:
+        error = failure
+    failed = comm.all_gather(np.array([error is not None], np.uint8))
+    if error is not None:
+        raise error
+    if failed.any():
+        ranks = np.flatnonzero(failed).tolist()
+        raise ArgumentError(f"{what}: rank{'s' if len(ranks) > 1 else ''} {str(ranks)[1:-1]} could not: nothing was changed")
+    return result  # type: ignore[no-any-return]

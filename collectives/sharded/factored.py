@@ -46,6 +46,7 @@ class Factored(Directed):
             counts.append(taken)
         self.rows = {t: np.zeros(shapes[t][0], np.float32) for t in self.matrices}
         self.columns = {t: np.zeros(shapes[t][1], np.float32) for t in self.matrices}
+        self._roots = {t: np.zeros(shapes[t][1], np.float32) for t in self.matrices}
         self.row_blocks: dict[int, Blocks] = {}
         super().__init__(streams, rules, shapes)
         self.state = {"second": [np.zeros(n, np.float32) for n in counts]}
@@ -65,7 +66,7 @@ class Factored(Directed):
     def _build(self, is_matrix: set[int]) -> None:
         from multiring.kernels.rules import RULES
 
-        plain, row_kernel = RULES["adafactor_direction"], RULES["adafactor_row_direction"]
+        plain, row_kernel = RULES["adafactor_direction"], RULES["adafactor_matrix_direction"]
         self.blocks = Blocks(plain.parameters, len(self.distinct))
         passes: dict[Any, Pass] = {}
         for number, stream, key, tensor, piece, shard_place in self.pieces():
@@ -85,7 +86,7 @@ class Factored(Directed):
                 continue
             width = self.shapes[tensor][1]
             blocks = self.row_blocks.setdefault(tensor, Blocks(row_kernel.parameters, self.shapes[tensor][0]))
-            columns, itemsize = address_of(self.columns[tensor]), stream.grad_wire.itemsize
+            columns, itemsize = address_of(self._roots[tensor]), stream.grad_wire.itemsize
             at = piece.first
             while at < piece.first + piece.count:
                 row, column = divmod(at, width)
@@ -100,9 +101,12 @@ class Factored(Directed):
     def state_place(self, name: str, number: int, piece: Piece, shard_place: int) -> int:
         return self._places.get((number, shard_place), -1)
 
-    def replicated(self) -> dict[str, NDArray[np.float32]]:
-        found = {f"{t}.rows": self.rows[t] for t in self.matrices}
-        return found | {f"{t}.columns": self.columns[t] for t in self.matrices}
+    def has_moment(self, tensor: int) -> bool:
+        return tensor not in self.rows
+
+    def replicated(self) -> dict[tuple[str, int], NDArray[np.float32]]:
+        found = {("rows", tensor): self.rows[tensor] for tensor in self.matrices}
+        return found | {("columns", tensor): self.columns[tensor] for tensor in self.matrices}
 
     def measure(self) -> NDArray[np.float64]:
         sums = np.zeros(self._n_sums)
@@ -154,7 +158,8 @@ class Factored(Directed):
             if blocks is not None:
                 wide = self.rows[tensor].astype(np.float64)
                 blocks.values[:, 0] = scale
-                blocks.values[:, 1] = wide / wide.mean()
+                blocks.values[:, 1] = np.sqrt(wide.mean() / wide)
+            self._roots[tensor][...] = 1 / np.sqrt(self.columns[tensor].astype(np.float64))
 
     def resume(self, sums: NDArray[np.float64]) -> None:
         for tensor, each in enumerate(self.rules):

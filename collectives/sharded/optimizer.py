@@ -17,20 +17,26 @@ from multiring.collectives.arrays import View, view_of
 from multiring.collectives.communicator.check import input_view, output_view
 from multiring.collectives.sharded.accumulate import Accumulator
 from multiring.collectives.sharded.agree import agree
-from multiring.collectives.sharded.buckets import Bucket
+from multiring.collectives.sharded.arguments import (
+    check_parameters,
+    check_settings,
+    described,
+    ranks_per_group,
+    wire_of,
+)
 from multiring.collectives.sharded.groups import rules_of
+from multiring.collectives.sharded.pipeline import Pipeline
 from multiring.collectives.sharded.rules import UpdateRule
 from multiring.collectives.sharded.stream import FlatTensors, Stream
 from multiring.collectives.sharded.updates import updates_of
 from multiring.errors import ArgumentError, ArgumentTypeError
-from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
+from multiring.kernels.dtypes import DType, numpy_dtype
 
 __all__ = ["ShardedOptimizer", "StepResult"]
 
 _log = logging.getLogger("multiring.sharded")
 OVERLAPPED_BUCKET_BYTES = 32 << 20
 ALONE_BUCKET_BYTES = 1 << 30
-_WIRES = ("float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,21 +56,6 @@ class StepResult:
     applied: bool
     gradient_norm: float | None
     scale: float
-
-
-class _Collective:
-    """A collective on fixed arrays: synchronous by a prepared call, or queued."""
-
-    def __init__(self, comm: Any, name: str, x: Any, out: Any, **options: Any) -> None:
-        self._call = comm.prepare(name, x, out, **options)
-        self._method, self._arrays, self._options = getattr(comm, name), (x, out), options
-
-    def start(self, queued: bool) -> Any:
-        """Return a Work, or None when it is done already."""
-        if queued:
-            return self._method(*self._arrays, async_op=True, **self._options)
-        self._call()
-        return None
 
 
 class ShardedOptimizer:
@@ -89,6 +80,8 @@ class ShardedOptimizer:
         is a meeting of all ranks, and one that nothing overlaps only costs.
     clip_norm : float, optional
         The gradient is multiplied by ``min(1, clip_norm / (norm + 1e-6))``, the norm of all parameters together.
+    norm : {"l2", "max"}
+        What ``clip_norm`` limits: the root of the sum of squares, or the largest absolute value.
     skip_nonfinite : bool
         Skip steps with an inf or a NaN in any rank's gradient.
     groups : sequence of Group
@@ -134,6 +127,7 @@ class ShardedOptimizer:
         master: Any = "float32",
         bucket_bytes: int | None = None,
         clip_norm: float | None = None,
+        norm: str = "l2",
         skip_nonfinite: bool = False,
         groups: Iterable[Any] = (),
         order: str | None = None,
@@ -144,16 +138,16 @@ class ShardedOptimizer:
         listed = list(params.values()) if isinstance(params, Mapping) else list(params)
         names = [str(name) for name in params] if isinstance(params, Mapping) else [str(i) for i in range(len(listed))]
         self.names = tuple(names)
-        self._views = [output_view("ShardedOptimizer", f"params[{n!r}]", p) for n, p in zip(names, listed, strict=True)]
-        _check_parameters(self._views, self.names)
-        self._check_settings(rule, master, 1 if bucket_bytes is None else bucket_bytes, clip_norm, order, accumulation)
-        self.shapes = [view.shape for view in self._views]
+        self.views = [output_view("ShardedOptimizer", f"params[{n!r}]", p) for n, p in zip(names, listed, strict=True)]
+        check_parameters(self.views, self.names)
+        check_settings(rule, master, 1 if bucket_bytes is None else bucket_bytes, clip_norm, norm, order, accumulation)
+        self.shapes = [view.shape for view in self.views]
         self.rule, self.clip_norm, self.skip_nonfinite = rule, clip_norm, bool(skip_nonfinite)
         self._rules = rules_of(rule, groups, self.names, self.shapes)
-        self.comm, self._order = comm, order
+        self.comm, self._order, self._norm = comm, order, norm
         self.steps = self.skipped = 0
-        wires = [_wire("grad_wire", grad_wire), _wire("weight_wire", weight_wire)]
-        per_group = _ranks_per_group(comm, subgroup)
+        wires = [wire_of("grad_wire", grad_wire), wire_of("weight_wire", weight_wire)]
+        per_group = ranks_per_group(comm, subgroup)
         agree(comm, self._description(wires, bucket_bytes, per_group, accumulation), "ShardedOptimizer")
         self._inner = self._across = None
         if per_group < comm.size:
@@ -163,74 +157,52 @@ class ShardedOptimizer:
         if bucket_bytes is None:
             bucket_bytes = OVERLAPPED_BUCKET_BYTES if self._queued else ALONE_BUCKET_BYTES
         group = self._inner or comm
-        self._group = group
+        self.group = group
         flat = params.flat if isinstance(params, FlatTensors) else None
-        self._streams = self._make_streams(group, flat, wires, bucket_bytes)
-        self._place = {m: (s, i) for s in self._streams for i, m in enumerate(s.members)}
-        self.gradients: list[NDArray[Any]] = [self._gradient_view(t) for t in range(len(self._views))]
+        self.streams = self._make_streams(group, flat, wires, bucket_bytes)
+        self._place = {m: (s, i) for s in self.streams for i, m in enumerate(s.members)}
+        self.gradients: list[NDArray[Any]] = [self._gradient_view(t) for t in range(len(self.views))]
         self._load_first_weights(comm)
-        self._updates = updates_of(self._streams, self._rules, self.shapes) if self._streams else None
+        self.updates = updates_of(self.streams, self._rules, self.shapes) if self.streams else None
         self._needs_sums = (
-            clip_norm is not None or self.skip_nonfinite or (self._updates is not None and self._updates.needs_norms)
+            clip_norm is not None or self.skip_nonfinite or (self.updates is not None and self.updates.needs_norms)
         )
-        self._early = not self._needs_sums and not (self._updates and hasattr(self._updates, "directions"))
-        self._prepare_collectives(group)
+        self._early = not self._needs_sums and not (self.updates and hasattr(self.updates, "directions"))
+        self._pipeline = Pipeline(group, self._across, self.streams, order, self._queued)
         self._accumulator = Accumulator(self.shapes, accumulation)
         self._lock = threading.RLock()
         self._reset()
 
     # --- making one -------------------------------------------------------------------------------------------------
 
-    def _check_settings(
-        self, rule: Any, master: Any, bucket_bytes: Any, clip_norm: Any, order: Any, accumulation: Any
-    ) -> None:
-        where = "ShardedOptimizer"
-        if not isinstance(rule, UpdateRule):
-            raise ArgumentTypeError(
-                f"{where}: rule: got {rule!r}, wanted one of multiring.optim, such as Adam(lr=1e-3)"
-            )
-        if dtype_of(master).name != "float32":
-            raise ArgumentTypeError(
-                f"{where}: master: got {dtype_of(master).name}, wanted 'float32': an update below half a unit of a "
-                "16-bit weight would be lost"
-            )
-        if not isinstance(bucket_bytes, (int, np.integer)) or bucket_bytes < 1:
-            raise ArgumentError(f"{where}: bucket_bytes: got {bucket_bytes!r}, wanted bytes, 1 or more")
-        if clip_norm is not None and not clip_norm > 0:
-            raise ArgumentError(f"{where}: clip_norm: got {clip_norm!r}, wanted above 0, or None")
-        if order not in (None, "rank"):
-            raise ArgumentError(f"{where}: order: got {order!r}, wanted None or 'rank'")
-        if accumulation not in ("mean", "sum"):
-            raise ArgumentError(f"{where}: accumulation: got {accumulation!r}, wanted 'mean' or 'sum'")
-
     def _description(
         self, wires: Sequence[Any], bucket_bytes: int | None, per_group: int, accumulation: str
     ) -> list[str]:
         lines = [
-            f"{name}: {view.dtype.name} {view.shape}, {rule!r}"
-            for name, view, rule in zip(self.names, self._views, _described(self._rules), strict=True)
+            f"{name}: {view.dtype.name} {view.shape}, {rule}"
+            for name, view, rule in zip(self.names, self.views, described(self._rules), strict=True)
         ]
         settings = {
             "grad_wire": wires[0] and wires[0].name, "weight_wire": wires[1] and wires[1].name,
-            "bucket_bytes": bucket_bytes, "clip_norm": self.clip_norm, "skip_nonfinite": self.skip_nonfinite,
+            "bucket_bytes": bucket_bytes, "clip_norm": self.clip_norm, "norm": self._norm, "skip_nonfinite": self.skip_nonfinite,
             "order": self._order, "ranks_per_group": per_group, "accumulation": accumulation,
         }  # fmt: skip
         return [*lines, *(f"{name}={value!r}" for name, value in settings.items())]
 
     def _make_streams(self, group: Any, flat: Any, wires: Sequence[DType | None], bucket_bytes: int) -> list[Stream]:
         members: dict[DType, list[int]] = {}
-        for tensor, view in enumerate(self._views):
+        for tensor, view in enumerate(self.views):
             members.setdefault(view.dtype, []).append(tensor)
         streams = []
         for dtype, places in members.items():
             grad, weight = wires[0] or dtype, wires[1] or dtype
-            views = [self._views[t] for t in places]
+            views = [self.views[t] for t in places]
             streams.append(Stream(group, places, views, flat, grad, weight, int(bucket_bytes) // grad.itemsize))
         return streams
 
     def _load_first_weights(self, comm: Any) -> None:
         """Copy rank 0's parameters to all ranks, and this rank's shard of them to its masters."""
-        for stream in self._streams:
+        for stream in self.streams:
             whole = np.empty(stream.layout.n_elements, numpy_dtype(stream.dtype))
             starts = stream.layout.starts
             for i, view in enumerate(stream.params):
@@ -249,37 +221,6 @@ class ShardedOptimizer:
         chosen = np.array([overlap], np.uint8)
         self.comm.broadcast(chosen, 0)
         return bool(chosen[0])
-
-    def _prepare_collectives(self, group: Any) -> None:
-        reduce_options: dict[str, Any] = {"op": "avg", "order": self._order}
-        self._order_of_buckets: list[tuple[int, Bucket]] = []
-        self._scatter: list[_Collective] = []
-        self._reduce: list[_Collective | None] = []
-        self._gather: list[_Collective] = []
-        # A backward pass ends with the first parameters: the last buckets are ready first.
-        for number, stream in reversed(list(enumerate(self._streams))):
-            for bucket in reversed(stream.layout.buckets):
-                start, stop = stream.layout.shard_of(bucket, stream.rank)
-                gradients, weights = stream.gradients, stream.weights
-                mine = gradients[start:stop]
-                self._order_of_buckets.append((number, bucket))
-                self._scatter.append(
-                    _Collective(group, "reduce_scatter", gradients[bucket.start : bucket.stop], mine, **reduce_options)
-                )
-                self._reduce.append(
-                    _Collective(self._across, "all_reduce", mine, mine, **reduce_options) if self._across else None
-                )
-                self._gather.append(
-                    _Collective(group, "all_gather", weights[start:stop], weights[bucket.start : bucket.stop])
-                )
-        self._buckets_of: list[list[int]] = [[] for _ in self._views]
-        self._members: list[set[int]] = []
-        for at, (number, bucket) in enumerate(self._order_of_buckets):
-            stream = self._streams[number]
-            inside = {stream.members[p.tensor] for p in stream.layout.pieces(bucket.start, bucket.stop)}
-            self._members.append(inside)
-            for tensor in inside:
-                self._buckets_of[tensor].append(at)
 
     def _gradient_view(self, tensor: int) -> NDArray[Any]:
         stream, i = self._place[tensor]
@@ -375,99 +316,45 @@ class ShardedOptimizer:
             stream, i = self._place[tensor]
             stream.pack_tensor(i, view)
             self._ready.add(tensor)
-            while self._started < len(self._members) and self._members[self._started] <= self._ready:
-                self._start_scatter(self._started)
-            if self._early and not any(s.aliased for s in self._streams):
+            self._pipeline.start_ready(self._ready)
+            if self._early and self.updates is not None and not any(s.aliased for s in self.streams):
                 # Where the weights are the caller's own, the backward pass still reads them.
                 self._begin(None, 1.0)
-                while self._updated < self._started and self._is_reduced(self._updated):
-                    self._update(self._updated)
+                self._pipeline.update_reduced(self.updates)
 
     def _step(self, views: list[View | None] | None) -> StepResult:
-        result = StepResult(True, None, 1.0)
-        n = len(self._order_of_buckets)
-        if self._updates is None:
+        result, pipeline = StepResult(True, None, 1.0), self._pipeline
+        if self.updates is None:
             self.steps += 1
             return result
-        if self._needs_sums or not self._early:
-            for at in range(n):
-                self._pack(at, views)
-            for at in range(n):
-                self._finish_scatter(at)
+        if self._early:
+            self._begin(None, 1.0)
+        else:
+            for at in range(len(pipeline.buckets)):
+                pipeline.start(at, views)
+            for at in range(len(pipeline.buckets)):
+                pipeline.finish(at)
             result = self._agree_sums()
             if not result.applied:
                 return result
-        else:
-            self._begin(None, 1.0)
-        for at in range(n):
-            self._pack(at, views)
-            # One bucket is reduced while the one before it is updated.
-            if at > 0 or not self._queued:
-                self._update_and_gather(at if not self._queued else at - 1)
-        if self._queued and n:
-            self._update_and_gather(n - 1)
-        for at, (number, bucket) in enumerate(self._order_of_buckets):
-            work = self._gathers.get(at)
-            if work is not None:
-                work.wait()
-            self._streams[number].unpack_bucket(bucket)
-        for stream in self._streams:
-            stream.finish_parameters()
+        pipeline.update_all(self.updates, views)
         self.steps += 1
         return result
 
-    def _pack(self, at: int, views: list[View | None] | None) -> None:
-        if at < self._started:
-            return
-        if views is not None:
-            number, bucket = self._order_of_buckets[at]
-            stream = self._streams[number]
-            stream.pack_bucket(bucket, [views[m] for m in stream.members])
-        self._start_scatter(at)
-
-    def _start_scatter(self, at: int) -> None:
-        self._scatters[at] = [self._scatter[at].start(self._queued)]
-        across = self._reduce[at]
-        if across is not None:
-            self._finish_scatter(at)  # it is another communicator's call that must see the result
-            self._scatters[at] = [across.start(self._queued)]
-        self._started = at + 1
-
-    def _finish_scatter(self, at: int) -> None:
-        for work in self._scatters[at]:
-            if work is not None:
-                work.wait()
-        self._scatters[at] = []
-
-    def _is_reduced(self, at: int) -> bool:
-        return all(work is None or work.is_completed() for work in self._scatters[at])
-
-    def _update(self, at: int) -> None:
-        self._finish_scatter(at)
-        number, bucket = self._order_of_buckets[at]
-        if self._updates is not None:
-            self._updates.run(number, bucket)
-        self._updated = at + 1
-
-    def _update_and_gather(self, at: int) -> None:
-        if at >= self._updated:
-            self._update(at)
-        self._gathers[at] = self._gather[at].start(self._queued)
-
     def _begin(self, sums: NDArray[np.float64] | None, scale: float) -> None:
-        if not self._begun and self._updates is not None:
+        if not self._begun and self.updates is not None:
             self._begun = True
-            self._updates.begin(sums, scale * self._accumulator.factor, self.steps)
+            self.updates.begin(sums, scale * self._accumulator.factor, self.steps)
 
     def _agree_sums(self) -> StepResult:
         """Sum norms over all shards, once or twice; decide together."""
-        updates, factor = self._updates, self._accumulator.factor
+        updates, factor = self.updates, self._accumulator.factor
         if updates is None:
             raise RuntimeError("there is nothing to update")
         norm, scale, sums = None, 1.0, None
         if self._needs_sums:
             sums = updates.measure()
-            self._group.all_reduce(sums)
+            self.group.all_reduce(sums)
             square = updates.gradient_square(sums)
             norm = factor * math.sqrt(square) if square >= 0 else math.nan
             if self.skip_nonfinite and not math.isfinite(norm):
@@ -477,21 +364,31 @@ class ShardedOptimizer:
                     self.steps + self.skipped, self.skipped,
                 )  # fmt: skip
                 return StepResult(False, norm, 0.0)
+            if self._norm == "max" and self.clip_norm is not None:
+                norm = factor * self._largest_gradient()
             if self.clip_norm is not None:
                 scale = min(1.0, self.clip_norm / (norm + 1e-6))
         self._begin(sums, scale)
         second = updates.second()
         if second is not None:
-            self._group.all_reduce(second)
+            self.group.all_reduce(second)
             updates.resume(second)
         return StepResult(True, norm, scale)
 
+    def _largest_gradient(self) -> float:
+        """Return the largest absolute value of the averaged gradient of all parameters."""
+        largest = np.zeros(1)
+        for stream in self.streams:
+            for piece, _ in stream.layout.shard_pieces(stream.rank):
+                values = stream.gradients[piece.place : piece.place + piece.count].astype(np.float32)
+                largest[0] = np.maximum(largest[0], np.abs(values).max())
+        self.group.all_reduce(largest, op="max")
+        return float(largest[0])
+
     def _reset(self) -> None:
         self._ready: set[int] = set()
-        self._started = self._updated = 0
         self._begun = False
-        self._scatters: dict[int, list[Any]] = {}
-        self._gathers: dict[int, Any] = {}
+        self._pipeline.reset()
         self._accumulator.clear()
 
     # --- arguments --------------------------------------------------------------------------------------------------
@@ -547,7 +444,7 @@ class ShardedOptimizer:
             )
 
     def _refuse_missing(self) -> None:
-        missing = [name for t, name in enumerate(self.names) if t not in self._ready and self._views[t].size]
+        missing = [name for t, name in enumerate(self.names) if t not in self._ready and self.views[t].size]
         if missing:
             raise ArgumentError(
                 f"step: got no gradient of {len(missing)} parameters ({', '.join(missing[:5])}), wanted one of each; hand "
@@ -559,17 +456,41 @@ class ShardedOptimizer:
     @property
     def n_buckets(self) -> int:
         """Reduce-scatters, and all-gathers, of a step."""
-        return len(self._order_of_buckets)
+        return len(self._pipeline.buckets)
 
     def state_bytes(self) -> dict[str, int]:
         """Return bytes of this rank's state, by name: each moment, ``"master"``, and what every rank holds whole."""
-        updates = self._updates
+        updates = self.updates
         if updates is None:
             return {"master": 0}
         found = {name: sum(a.nbytes for a in arrays) for name, arrays in updates.state.items()}
-        found["master"] = sum(4 * s.layout.shard_elements for s in self._streams)
+        found["master"] = sum(4 * s.layout.shard_elements for s in self.streams)
         whole = sum(a.nbytes for a in updates.replicated().values())
         return found | ({"replicated": whole} if whole else {})
+
+    @property
+    def shard(self) -> int:
+        """Number of this rank's shard."""
+        return int(self.group.rank)
+
+    @property
+    def n_shards(self) -> int:
+        """Ranks that share the state."""
+        return int(self.group.size)
+
+    def has_state(self, kind: str, tensor: int) -> bool:
+        """Return whether a tensor has a state of a kind for each of its elements."""
+        return kind == "master" or (self.updates is not None and self.updates.has_moment(tensor))
+
+    def publish_masters(self) -> None:
+        """Write every rank's masters into the parameters of all; all ranks must call."""
+        for stream in self.streams:
+            stream.round_masters()
+        pipeline = self._pipeline
+        for at in range(len(pipeline.buckets)):
+            pipeline.gather(at)
+        pipeline.take_in()
+        self._reset()
 
     def close(self) -> None:
         """Close the communicators of the subgroups, if there are any; the caller's stays open."""
@@ -614,55 +535,3 @@ class ShardedOptimizer:
         from multiring.collectives.sharded.state import load_state
 
         load_state(self, state)
-
-
-def _check_parameters(views: Sequence[View], names: Sequence[str]) -> None:
-    where = "ShardedOptimizer"
-    for name, view in zip(names, views, strict=True):
-        if view.dtype.name not in _WIRES:
-            raise ArgumentTypeError(
-                f"{where}: params[{name!r}]: got {view.dtype.name}, wanted {', '.join(_WIRES)}: masters are float32"
-            )
-    if len(set(names)) != len(names):
-        raise ArgumentError(f"{where}: params: got names that are equal as text, wanted different ones: {list(names)}")
-    spans = sorted((v.address, v.address + v.nbytes, i) for i, v in enumerate(views) if v.size and v.direct)
-    for (_, end, i), (start, _, j) in zip(spans, spans[1:], strict=False):
-        if start < end:
-            raise ArgumentError(
-                f"{where}: params[{names[j]!r}] overlaps params[{names[i]!r}], wanted separate arrays; give a shared "
-                "parameter once"
-            )
-
-
-def _wire(name: str, value: Any) -> DType | None:
-    if value is None:
-        return None
-    dtype = dtype_of(value)
-    if dtype.name not in _WIRES:
-        raise ArgumentTypeError(f"ShardedOptimizer: {name}: got {dtype.name}, wanted {', '.join(_WIRES)} or None")
-    return dtype
-
-
-def _described(rules: Sequence[UpdateRule]) -> list[str]:
-    """Return rules as text that is equal on every rank: functions by their names."""
-    return [
-        ", ".join(
-            f"{k}={getattr(v, '__qualname__', 'function') if callable(v) else v}" for k, v in vars(rule).items()
-        ).join((f"{rule.name}(", ")"))
-        for rule in rules
-    ]
-
-
-def _ranks_per_group(comm: Any, subgroup: Any) -> int:
-    size: int = comm.size
-    if subgroup is None:
-        return size
-    if subgroup == "node":
-        wanted: Any = comm.local_size
-    else:
-        wanted = subgroup
-    if not isinstance(wanted, (int, np.integer)) or isinstance(wanted, bool) or wanted < 1 or size % wanted:
-        raise ArgumentError(
-            f"ShardedOptimizer: subgroup: got {subgroup!r} on {size} ranks, wanted 'node' or a divisor of {size}"
-        )
-    return int(wanted)

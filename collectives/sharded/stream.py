@@ -222,3 +222,11 @@ class Stream:
         for piece, shard_place in self.layout.shard_pieces(self.rank):
             values = np.asarray(tensors[piece.tensor]).reshape(-1)[piece.first : piece.first + piece.count]
             self.master_slice(piece, shard_place)[...] = values
+
+    def round_masters(self) -> None:
+        """Write this rank's masters to its shard of the weights, rounded to the wire type."""
+        if self.masters is not None:
+            for bucket in self.layout.buckets:
+                start, stop = self.layout.shard_of(bucket, self.rank)
+                place = self.layout.shard_place(bucket)
+                self.weights[start:stop] = self.masters[place : place + stop - start].astype(self.weights.dtype)

@@ -130,8 +130,12 @@ class Updates:
         """Return where a piece starts in a state array; -1: it has none."""
         return shard_place
 
-    def replicated(self) -> dict[str, NDArray[np.float32]]:
-        """Return the state that every rank holds whole, by name; to be read and written."""
+    def has_moment(self, tensor: int) -> bool:
+        """Return whether a tensor has a moment for each of its elements."""
+        return True
+
+    def replicated(self) -> dict[tuple[str, int], NDArray[np.float32]]:
+        """Return the state that every rank holds whole, by (kind, tensor); to be read and written."""
         return {}
 
     def measure(self) -> NDArray[np.float64]:

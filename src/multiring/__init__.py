@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from multiring.errors import (
     ArgumentError,
     ArgumentTypeError,
+    CheckpointError,
     CollectiveTimeout,
     CommunicatorClosed,
     LaunchError,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "CheckpointError",
     "CollectiveTimeout",
     "Communicator",
     "CommunicatorClosed",

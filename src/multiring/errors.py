@@ -8,6 +8,7 @@ from __future__ import annotations
 __all__ = [
     "ArgumentError",
     "ArgumentTypeError",
+    "CheckpointError",
     "CollectiveTimeout",
     "CommunicatorClosed",
     "LaunchError",
@@ -38,6 +39,10 @@ class ScheduleError(MultiringError, ValueError):
 
 class TopologyError(MultiringError, ValueError):
     """A description of a machine is missing, strange, or not whole."""
+
+
+class CheckpointError(MultiringError, ValueError):
+    """A checkpoint is missing, damaged, or cannot be written."""
 
 
 class LaunchError(MultiringError, RuntimeError):

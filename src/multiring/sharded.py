@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from multiring.collectives.sharded import FlatTensors, Group, ShardedOptimizer, StepResult, allocate
+from multiring.collectives.sharded import FlatTensors, Group, ShardedOptimizer, StepResult, allocate, checkpoint
 
-__all__ = ["FlatTensors", "Group", "ShardedOptimizer", "StepResult", "allocate"]
+__all__ = ["FlatTensors", "Group", "ShardedOptimizer", "StepResult", "allocate", "checkpoint"]

@@ -31,7 +31,9 @@ class Replicated:
     With ``wide=np.float32`` every operation is rounded as the kernels must; with float64 it is the exact formula.
     """
 
-    def __init__(self, params: Tensors, rule: Any, wide: Any, overrides: dict[int, dict[str, Any]] | None = None) -> None:
+    def __init__(
+        self, params: Tensors, rule: Any, wide: Any, overrides: dict[int, dict[str, Any]] | None = None
+    ) -> None:
         self.rule, self.wide, self.t = rule, wide, 0
         self.overrides = overrides or {}
         self.w = [np.asarray(p, np.float32).astype(wide) for p in params]
@@ -48,7 +50,9 @@ class Replicated:
         self.t += 1
         with np.errstate(all="ignore"):
             for i, g in enumerate(grads):
-                getattr(self, f"_{type(self.rule).__name__.lower()}")(i, self.wide(scale) * np.asarray(g).astype(self.wide))
+                getattr(self, f"_{type(self.rule).__name__.lower()}")(
+                    i, self.wide(scale) * np.asarray(g).astype(self.wide)
+                )
 
     def _sgd(self, i: int, g: Any) -> None:
         c = self.wide
@@ -101,7 +105,7 @@ class Replicated:
 
     def _adafactor(self, i: int, g: Any) -> None:
         w = self.w[i]
-        keep = 1 - self.t ** -self.rule.decay
+        keep = 1 - self.t**-self.rule.decay
         q = g * g + self.rule.eps[0]
         if g.ndim == 2 and g.size:
             self.rows[i] = keep * self.rows.get(i, 0.0) + (1 - keep) * q.mean(axis=1)

@@ -24,7 +24,12 @@ ELEMENTWISE = [
     mr.optim.Adam(lr=0.01, weight_decay=0.1),
     mr.optim.AdamW(lr=lambda done: 0.01 * 0.5**done, betas=(0.8, 0.99)),
 ]
-NORMED = [mr.optim.LARS(lr=0.5), mr.optim.LAMB(lr=0.05), mr.optim.Adafactor(), mr.optim.Adafactor(lr=0.03, clip=0.5, weight_decay=0.1)]
+NORMED = [
+    mr.optim.LARS(lr=0.5),
+    mr.optim.LAMB(lr=0.05),
+    mr.optim.Adafactor(),
+    mr.optim.Adafactor(lr=0.03, clip=0.5, weight_decay=0.1),
+]
 CASES = [
     ("float32", "float32", None, None),
     ("float32", "bfloat16", "float32", "bfloat16"),
@@ -94,13 +99,17 @@ def test_every_rule_follows_its_formula(
         mean = averaged(step, TYPES[grad_wire])
         norm = np.sqrt(sum(float((g.astype(np.float64) ** 2).sum()) for g in mean))
         expected.step(mean, 1.0 if clip is None else min(1.0, clip / (norm + 1e-6)))
-    got = run(on_ranks, size, init, grads, rule, bucket_bytes=bucket_bytes, order="rank", clip_norm=clip, grad_wire=grad_wire)
+    got = run(
+        on_ranks, size, init, grads, rule, bucket_bytes=bucket_bytes, order="rank", clip_norm=clip, grad_wire=grad_wire
+    )
     for a, w in zip(got, expected.w, strict=True):
         # Five steps of float32: a few units in the last place of weights of order 1.
         np.testing.assert_allclose(a, w, rtol=3e-6, atol=3e-6)
 
 
-@pytest.mark.parametrize("rule", [mr.optim.LARS(lr=0.5), mr.optim.LAMB(lr=0.05), mr.optim.Adafactor()], ids=lambda r: r.name)
+@pytest.mark.parametrize(
+    "rule", [mr.optim.LARS(lr=0.5), mr.optim.LAMB(lr=0.05), mr.optim.Adafactor()], ids=lambda r: r.name
+)
 def test_norms_are_of_whole_tensors(on_ranks: Any, rule: Any) -> None:
     """One tensor over 4 shards whose parts differ by orders of magnitude, and one owned by a single rank."""
     rng = np.random.default_rng(3)
@@ -108,7 +117,10 @@ def test_norms_are_of_whole_tensors(on_ranks: Any, rule: Any) -> None:
     sizes = [np.logspace(-2, 2, int(np.prod(s))).reshape(s) for s in shapes]
     init = [np.asarray(p * s, np.float32) for p, s in zip(tensors(rng, shapes), sizes, strict=True)]
     grads = [
-        [[np.asarray(g * s[::-1], np.float32) for g, s in zip(tensors(rng, shapes), sizes, strict=True)] for _ in range(4)]
+        [
+            [np.asarray(g * s[::-1], np.float32) for g, s in zip(tensors(rng, shapes), sizes, strict=True)]
+            for _ in range(4)
+        ]
         for _ in range(STEPS)
     ]
     expected = Replicated(init, rule, np.float64)
@@ -126,12 +138,31 @@ def test_norms_are_of_whole_tensors(on_ranks: Any, rule: Any) -> None:
             assert np.abs(wrong - w).max() > 1e-3, "norms of shards would pass this test too"
 
 
+@pytest.mark.parametrize("rule", [mr.optim.Adam(), mr.optim.LARS(), mr.optim.LAMB(), mr.optim.Adafactor()], ids=lambda r: r.name)
+def test_rows_and_columns_without_a_gradient(on_ranks: Any, rule: Any) -> None:
+    """Units that never fire: their moments are next to nothing, and products of two of them are 0 in float32."""
+    rng = np.random.default_rng(9)
+    shapes = [(8, 9), (5,)]
+    init, grads = tensors(rng, shapes), [[tensors(rng, shapes, 1e-3) for _ in range(2)] for _ in range(3)]
+    for step in grads:
+        for matrix, vector in step:
+            matrix[2] = matrix[:, 4] = vector[1] = 0
+            matrix[5] *= np.float32(1e-12)
+    expected = Replicated(init, rule, np.float64)
+    for step in grads:
+        expected.step(averaged(step))
+    for a, w in zip(run(on_ranks, 2, init, grads, rule, order="rank"), expected.w, strict=True):
+        np.testing.assert_allclose(a, w, rtol=3e-6, atol=3e-6)
+
+
 def test_a_rule_of_ones_own(on_ranks: Any) -> None:
     def signed(gradient: Any, weight: Any, trace: Any, lr: Any, keep: Any) -> Any:
         moved = keep * trace + gradient
         return weight - lr * (np.float32(1) if moved > 0 else np.float32(-1)), moved
 
-    rule = mr.optim.Elementwise(signed, moments=("trace",), parameters={"lr": lambda done: 0.5 ** (done + 1), "keep": 0.5})
+    rule = mr.optim.Elementwise(
+        signed, moments=("trace",), parameters={"lr": lambda done: 0.5 ** (done + 1), "keep": 0.5}
+    )
     rng = np.random.default_rng(5)
     shapes = [(3, 7), (10,)]
     init, grads = tensors(rng, shapes), [[tensors(rng, shapes) for _ in range(3)] for _ in range(3)]
@@ -139,7 +170,9 @@ def test_a_rule_of_ones_own(on_ranks: Any) -> None:
     for done, step in enumerate(grads):
         for i, g in enumerate(averaged(step)):
             traces[i] = np.float32(0.5) * traces[i] + g
-            weights[i] = weights[i] - np.float32(0.5 ** (done + 1)) * np.where(traces[i] > 0, np.float32(1), np.float32(-1))
+            weights[i] = weights[i] - np.float32(0.5 ** (done + 1)) * np.where(
+                traces[i] > 0, np.float32(1), np.float32(-1)
+            )
     for a, b in zip(run(on_ranks, 3, init, grads, rule, order="rank", bucket_bytes=64), weights, strict=True):
         np.testing.assert_array_equal(a, b)
 
