@@ -3,10 +3,11 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help env env-mpich env-openmpi test test-mpich test-openmpi test-deep bench lint types imports format lock clean
+.PHONY: kernels-report help env env-mpich env-openmpi test test-mpich test-openmpi test-deep bench lint types imports format lock clean
 
 BENCH ?= all_reduce -g 2 -b 8 -e 64M -f 4 --registered --peer mpi
 PYTEST ?=
+KERNELS ?=
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/:[^#]*## */\t/' | expand -t 16
@@ -34,6 +35,9 @@ test-deep: env-mpich  ## the same with many more Hypothesis examples
 
 bench: env-mpich  ## the headline: all_reduce over two ranks, beside MPICH (BENCH="..." for another)
 	.venv/bin/multiring bench $(BENCH)
+
+kernels-report: env-mpich  ## registers, stack and instructions of the CUDA kernels, without a GPU (KERNELS="--all" for every one)
+	@.venv/bin/python -m multiring.kernels.cuda.report $(KERNELS)
 
 lint: env-mpich  ## ruff, and the import contracts
 	.venv/bin/python -m ruff check .

@@ -95,14 +95,16 @@ def install(native_bfloat16: bool) -> None:
     """
     if not _installed:
         _enter_primitives()
-    if _installed.get("native_bfloat16") == native_bfloat16:
-        return
-    _installed["native_bfloat16"] = native_bfloat16
     from numba.cuda import types
 
     from multiring.kernels.scalars import SCALARS
 
-    for function in dict.fromkeys((*SCALARS, *_devices)):
+    functions = dict.fromkeys((*SCALARS, *_devices))
+    state = {"native_bfloat16": native_bfloat16, "functions": len(functions)}
+    if _installed == state:
+        return
+    _installed.update(state)
+    for function in functions:
         if function not in _twins:
             _dispatchers.append(device_function(function))
             _replace(function, types.Dispatcher(_dispatchers[-1]))
