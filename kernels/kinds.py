@@ -12,7 +12,7 @@ from multiring.kernels import scalars, spans
 from multiring.kernels.dtypes import DTYPES, DType
 from multiring.kernels.operations import OPERATIONS, Reduction, check_operation
 
-__all__ = ["accumulate_of", "canonical", "load_of", "span_function", "span_name", "store_of", "stored_type"]
+__all__ = ["accumulate_of", "canonical", "combine_of", "load_of", "span_function", "span_name", "store_of", "stored_type"]
 
 Scalar = Callable[..., Any]
 
@@ -144,12 +144,12 @@ def _reduce(dtype: DType, operation: Reduction, accumulate: DType, final: bool, 
     if operation.function is not None:
         combine = operation.function
     else:
-        combine = _COMBINE_FLOAT.get((operation.name, wide.name)) or _COMBINE[operation.name]
+        combine = combine_of(operation, wide)
     return spans.make_reduce(
-        _LOAD.get((dtype.name, wide.name), scalars.same),
+        load_of(dtype, wide),
         combine,
         scalars.divide if final else scalars.keep,
-        _STORE.get((wide.name, dtype.name), scalars.same),
+        store_of(wide, dtype),
         stored_type(dtype),
         stored_type(wide),
         dtype.itemsize,
@@ -167,6 +167,11 @@ def load_of(dtype: DType, wide: DType) -> Scalar:
 def store_of(wide: DType, dtype: DType) -> Scalar:
     """Return the function from the type that a value is computed in to an element."""
     return _STORE.get((wide.name, dtype.name), scalars.same)
+
+
+def combine_of(operation: Reduction, wide: DType) -> Scalar:
+    """Return the function of two values that a named operation is, in the type that it is computed in."""
+    return _COMBINE_FLOAT.get((operation.name, wide.name)) or _COMBINE[operation.name]
 
 
 def _cast(source: DType, destination: DType, scale: bool, stream: bool) -> spans.Span:

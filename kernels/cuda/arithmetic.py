@@ -87,16 +87,16 @@ def reduce_arithmetic(destination: DType | None = None, scale: bool = False, **s
     if operation.function is not None:
         combine = device_function(operation.function)
     else:
-        combine = kinds._COMBINE_FLOAT.get((operation.name, wide.name)) or kinds._COMBINE[operation.name]
+        combine = kinds.combine_of(operation, wide)
     finish = scalars.divide if spec["final"] else scalars.scale if scale else scalars.keep
     return Arithmetic(
-        kinds._LOAD.get((dtype.name, wide.name), scalars.same),
+        kinds.load_of(dtype, wide),
         combine,
         finish,
-        kinds._STORE.get((wide.name, target.name), scalars.same),
-        kinds._stored(dtype),
-        kinds._stored(wide),
-        kinds._stored(target),
+        kinds.store_of(wide, target),
+        kinds.stored_type(dtype),
+        kinds.stored_type(wide),
+        kinds.stored_type(target),
         parts,
     )
 
@@ -112,13 +112,13 @@ def cast_arithmetic(source: DType, destination: DType, scale: bool = False) -> A
         )
     wide = DTYPES["float64" if "float64" in (source.name, destination.name) else "float32"]
     return Arithmetic(
-        kinds._LOAD.get((source.name, wide.name), scalars.same),
+        kinds.load_of(source, wide),
         scalars.add,
         scalars.scale if scale else scalars.keep,
-        kinds._STORE[wide.name, destination.name],
-        kinds._stored(source),
-        kinds._stored(wide),
-        kinds._stored(destination),
+        kinds.store_of(wide, destination),
+        kinds.stored_type(source),
+        kinds.stored_type(wide),
+        kinds.stored_type(destination),
         1,
     )
 

@@ -142,9 +142,9 @@ def make_update(rule: Rule, gradient: DType, weight: DType | None, threads: int)
 def _make_part(
     rule: Rule, gradient: DType, weight: DType | None, per_unit: int, n_units: int, stride: int
 ) -> Callable[..., None]:
-    load: Any = kinds._LOAD.get((gradient.name, "float32"), scalars.same)
-    store: Any = kinds._STORE["float32", weight.name if weight else "float32"]
-    source, target = kinds._stored(gradient), kinds._stored(weight or DTYPES["float32"])
+    load: Any = kinds.load_of(gradient, DTYPES["float32"])
+    store: Any = kinds.store_of(DTYPES["float32"], weight or DTYPES["float32"])
+    source, target = kinds.stored_type(gradient), kinds.stored_type(weight or DTYPES["float32"])
     source_bytes, target_bytes = np.dtype(source).itemsize, np.dtype(target).itemsize
     function = device_function(rule.function) if rule.custom else rule.function
     n_read, n_parameters = rule.n_read, len(rule.parameters)
