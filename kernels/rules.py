@@ -1,11 +1,11 @@
 """The elementwise parts of weight-update rules, one element at a time.
 
-Plain Python functions on float32 scalars, each the single meaning for plain Python, ``numba.njit`` and CUDA. What is the
-same for all elements (``1 - beta1 ** t`` and so on) is computed once, by whoever calls, and handed in as a parameter, so
-that no function holds a constant. Nothing is contracted to a fused multiply-add.
+Plain Python functions on float32 scalars, each the single meaning for plain Python, ``numba.njit`` and CUDA.
+What is the same for all elements (``1 - beta1 ** t`` and so on) is computed once, by whoever calls, and handed in as a
+parameter, so that no function holds a constant. Nothing is contracted to a fused multiply-add.
 
-Sources: SGD as in Goyal et al. 2017 and PyTorch (``v = mu v + g; w = w - rate v``), Adam of Kingma and Ba 2015, AdamW of
-Loshchilov and Hutter 2019, LARS of You et al. 2017, LAMB of You et al. 2020, Adafactor of Shazeer and Stern 2018.
+Sources: SGD as in Goyal et al. 2017 and PyTorch (``v = mu v + g; w = w - rate v``), Adam of Kingma and Ba 2015, AdamW
+of Loshchilov and Hutter 2019, LARS of You et al. 2017, LAMB of You et al. 2020, Adafactor of Shazeer and Stern 2018.
 """
 
 from __future__ import annotations
@@ -217,7 +217,9 @@ def adafactor_direction(gradient: Any, second: Any, scale: Any, beta2: Any, rest
 
 @_rule(("column", "direction"), ("scale", "row"), n_read=1, first_written=1, weight=None)
 def adafactor_row_direction(gradient: Any, column: Any, scale: Any, row: Any) -> Any:
-    """Adafactor for a row of a matrix: ``g / sqrt(row column)``, with the row's moment over the moments' mean in ``row``."""
+    """Adafactor for a row of a matrix: ``g / sqrt(row column)``, with the row's moment over the moments' mean in
+    ``row``.
+    """
     return (scale * gradient / square_root(row * column),)
 
 
