@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import multiring as mr
 from multiring.collectives.arrays import address_of
-from multiring.collectives.sharded.updates import Blocks, Pass
+from multiring.collectives.sharded.passes import Blocks, Pass
 from multiring.kernels.dtypes import DTYPES
 from multiring.kernels.rules import RULES
 
@@ -47,6 +47,7 @@ class Sharded:
         self.grads = self._opt.gradients if flat else [np.zeros(s, np.float32) for s in shapes]
 
     def step(self) -> None:
+        """Do one step."""
         self._opt.step(self.grads)
 
 
@@ -72,6 +73,7 @@ class Replicated:
             self._update.add((0, 0), address_of(g), 0, g.size, self._blocks.address(0), arrays)
 
     def step(self) -> None:
+        """Do one step."""
         if self._whole is not None:
             self._comm.all_reduce(self._whole, op="avg")
         else:
@@ -103,6 +105,7 @@ class Mpi:
         return [flat[a : a + math.prod(s)].reshape(s) for a, s in zip(self._starts, shapes, strict=False)]
 
     def step(self) -> None:
+        """Do one step."""
         from mpi4py import MPI
 
         if not self._flat:

@@ -98,8 +98,10 @@ def _compare(results: list[Any]) -> None:
 
 def _table(report: dict[str, Any]) -> str:
     lines = [
-        f"# one Adam step of {report['parameters']:,} float32 parameters in {report['tensors']} tensors, "
-        f"{report['ranks']} ranks on {report['cores']} cores, median of {report['iters']}",
+        (
+            f"# one Adam step of {report['parameters']:,} float32 parameters in {report['tensors']} tensors, "
+            f"{report['ranks']} ranks on {report['cores']} cores, median of {report['iters']}"
+        ),
         f"{'':>24} {'median ms':>10} {'fastest ms':>11} {'/ sharded':>10}",
     ]
     for layout in ("flat", "lists"):

@@ -124,12 +124,18 @@ def main() -> None:
     if arguments.ranks:
         rest = [f"--rule={arguments.rule}", f"--mode={arguments.mode}", f"--epochs={arguments.epochs}"]
         for n in arguments.ranks.split(","):
-            subprocess.run([sys.executable, "-m", "multiring", "launch", "-n", n, "--", sys.executable, __file__, *rest], check=True)
+            subprocess.run(
+                [sys.executable, "-m", "multiring", "launch", "-n", n, "--", sys.executable, __file__, *rest],
+                check=True,
+            )
         return
     with mr.init(device="host") as comm:
         if comm.rank == 0:
             print(f"# {comm.size} ranks, {arguments.epochs} epochs of 1440 digits in batches of {BATCH}")
-            print(f"{'rule':>10} {'optimizer':>11} {'loss':>9} {'accuracy':>9} {'step us':>8} {'state bytes/rank':>17} {'sum |w|':>12}")
+            print(
+                f"{'rule':>10} {'optimizer':>11} {'loss':>9} {'accuracy':>9} {'step us':>8} "
+                f"{'state bytes/rank':>17} {'sum |w|':>12}"
+            )
         for name in RULES if arguments.rule == "all" else [arguments.rule]:
             for mode in ("replicated", "sharded") if arguments.mode == "both" else (arguments.mode,):
                 row = train(comm, name, mode == "sharded", arguments.epochs)

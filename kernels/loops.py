@@ -103,6 +103,7 @@ class Distinct(ir.MDValue):  # type: ignore[misc]
         self.loop = loop
 
     def descr(self, buffer: list[str]) -> None:
+        """Write the node's text."""
         references = [self.get_reference()] * self.loop + [operand.get_reference() for operand in self.operands]
         buffer += (f"distinct !{{ {', '.join(references)} }}", "\n")
 

@@ -202,6 +202,13 @@ class Communicator(Reducing, Moving, Transferring, Planning):
         self._engine.require_open()
         self._engine.executor.check()
 
+    def refuse(self) -> None:
+        """Publish this rank's next call as refused, for what is built on calls and found a bad argument itself.
+
+        If all ranks refuse, nothing happens; else the others get :class:`~multiring.MismatchError` instead of waiting.
+        """
+        self._engine.refuse()
+
     def abort(self, reason: str) -> None:
         """Make the calls of every rank raise, also those that are waiting, and close for good.
 

@@ -75,5 +75,7 @@ def all_succeed(comm: Any, function: Callable[[], Result], what: str) -> Result:
         raise error
     if failed.any():
         ranks = np.flatnonzero(failed).tolist()
-        raise ArgumentError(f"{what}: rank{'s' if len(ranks) > 1 else ''} {str(ranks)[1:-1]} could not: nothing was changed")
+        raise ArgumentError(
+            f"{what}: rank{'s' if len(ranks) > 1 else ''} {str(ranks)[1:-1]} could not: nothing was changed"
+        )
     return result  # type: ignore[no-any-return]

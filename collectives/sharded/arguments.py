@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from multiring.collectives.arrays import View
-from multiring.collectives.sharded.rules import UpdateRule
+from multiring.collectives.sharded.rule import UpdateRule
 from multiring.errors import ArgumentError, ArgumentTypeError
 from multiring.kernels.dtypes import DType, dtype_of
 
@@ -18,7 +19,10 @@ WIRES = ("float32", "bfloat16", "float16")
 WHERE = "ShardedOptimizer"
 
 
-def check_settings(rule: Any, master: Any, bucket_bytes: Any, clip_norm: Any, norm: Any, order: Any, accumulation: Any) -> None:
+def check_settings(
+    rule: Any, master: Any, bucket_bytes: Any, clip_norm: Any, norm: Any, order: Any, accumulation: Any
+) -> None:
+    """Refuse settings that no optimizer can have."""
     if not isinstance(rule, UpdateRule):
         raise ArgumentTypeError(f"{WHERE}: rule: got {rule!r}, wanted one of multiring.optim, such as Adam(lr=1e-3)")
     if dtype_of(master).name != "float32":
@@ -39,6 +43,7 @@ def check_settings(rule: Any, master: Any, bucket_bytes: Any, clip_norm: Any, no
 
 
 def check_parameters(views: Sequence[View], names: Sequence[str]) -> None:
+    """Refuse parameters of other types, of equal names, or that share memory."""
     for name, view in zip(names, views, strict=True):
         if view.dtype.name not in WIRES:
             raise ArgumentTypeError(
@@ -47,7 +52,7 @@ def check_parameters(views: Sequence[View], names: Sequence[str]) -> None:
     if len(set(names)) != len(names):
         raise ArgumentError(f"{WHERE}: params: got names that are equal as text, wanted different ones: {list(names)}")
     spans = sorted((v.address, v.address + v.nbytes, i) for i, v in enumerate(views) if v.size and v.direct)
-    for (_, end, i), (start, _, j) in zip(spans, spans[1:], strict=False):
+    for (_, end, i), (start, _, j) in itertools.pairwise(spans):
         if start < end:
             raise ArgumentError(
                 f"{WHERE}: params[{names[j]!r}] overlaps params[{names[i]!r}], wanted separate arrays; give a shared "
@@ -56,6 +61,7 @@ def check_parameters(views: Sequence[View], names: Sequence[str]) -> None:
 
 
 def wire_of(name: str, value: Any) -> DType | None:
+    """Return a wire's element type; None: that of each parameter."""
     if value is None:
         return None
     dtype = dtype_of(value)
@@ -75,6 +81,7 @@ def described(rules: Sequence[UpdateRule]) -> list[str]:
 
 
 def ranks_per_group(comm: Any, subgroup: Any) -> int:
+    """Return how many ranks share the state."""
     size: int = comm.size
     if subgroup is None:
         return size

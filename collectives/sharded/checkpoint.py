@@ -133,7 +133,9 @@ def load_file(optimizer: ShardedOptimizer, path: str | os.PathLike[str]) -> None
             state = _unpacked(source.read_bytes(), source)
             digest = state.pop("digest", None)
             if digest is None or digest.tobytes() != _content_digest(state).tobytes():
-                raise CheckpointError(f"{source}: got contents that do not match their digest, wanted an undamaged file")
+                raise CheckpointError(
+                    f"{source}: got contents that do not match their digest, wanted an undamaged file"
+                )
             return [state]
 
     load_from(optimizer, read)
@@ -195,8 +197,8 @@ def _read(path: Path, digest: str) -> dict[str, NDArray[Any]]:
     data = path.read_bytes()
     if _blake2b(data).hex() != digest:
         raise CheckpointError(
-            f"{path}: got {len(data)} bytes that do not match the digest in {MANIFEST}, wanted an undamaged file; use an "
-            "older checkpoint"
+            f"{path}: got {len(data)} bytes that do not match the digest in {MANIFEST}, wanted an undamaged file; use "
+            "an older checkpoint"
         )
     return _unpacked(data, path)
 
@@ -247,4 +249,6 @@ def _explained(place: Path) -> Any:
     try:
         yield
     except OSError as error:
-        raise CheckpointError(f"{place}: {error.strerror or error} ({error.filename}); wanted a checkpoint there") from error
+        raise CheckpointError(
+            f"{place}: {error.strerror or error} ({error.filename}); wanted a checkpoint there"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -10,9 +11,11 @@ from numpy.typing import NDArray
 
 from multiring.collectives.arrays import address_of
 from multiring.collectives.sharded.buckets import Piece
-from multiring.collectives.sharded.rules import Adafactor, UpdateRule
+from multiring.collectives.sharded.layerwise import Directed
+from multiring.collectives.sharded.passes import Blocks, Pass
+from multiring.collectives.sharded.rule import UpdateRule
+from multiring.collectives.sharded.rules import Adafactor
 from multiring.collectives.sharded.stream import Stream
-from multiring.collectives.sharded.updates import Blocks, Directed, Pass, rms
 
 __all__ = ["Factored"]
 
@@ -99,16 +102,20 @@ class Factored(Directed):
                 at += count
 
     def state_place(self, name: str, number: int, piece: Piece, shard_place: int) -> int:
+        """Return where a piece starts in a state array; -1: it has none."""
         return self._places.get((number, shard_place), -1)
 
     def has_moment(self, tensor: int) -> bool:
+        """Return whether a tensor has a moment for each of its elements."""
         return tensor not in self.rows
 
     def replicated(self) -> dict[tuple[str, int], NDArray[np.float32]]:
+        """Return the row and column means of every matrix."""
         found = {("rows", tensor): self.rows[tensor] for tensor in self.matrices}
         return found | {("columns", tensor): self.columns[tensor] for tensor in self.matrices}
 
     def measure(self) -> NDArray[np.float64]:
+        """Return this rank's part of the sums of the first round."""
         sums = np.zeros(self._n_sums)
         for each in (*self.sums, *self.norm_sums):
             each.add_to(sums)
@@ -138,6 +145,7 @@ class Factored(Directed):
             at += count
 
     def begin(self, sums: NDArray[np.float64] | None, scale: float, done: int) -> None:
+        """Set the parameters of a step."""
         super().begin(sums, scale, done)
         if sums is None:
             raise RuntimeError("Adafactor needs the sums of its first round")
@@ -162,6 +170,7 @@ class Factored(Directed):
             self._roots[tensor][...] = 1 / np.sqrt(self.columns[tensor].astype(np.float64))
 
     def resume(self, sums: NDArray[np.float64]) -> None:
+        """Go on with the sums of the second round."""
         for tensor, each in enumerate(self.rules):
             rule, count = cast(Adafactor, each), int(np.prod(self.shapes[tensor], dtype=np.int64))
             rate = rule.rate(self.done, rms(float(self._weight_squares[tensor]), count))
@@ -169,6 +178,7 @@ class Factored(Directed):
             self.steps.fill(tensor, {"step": rate / clipped, "shrink": 1 - rate * rule.weight_decay})
 
     def second(self) -> NDArray[np.float64] | None:
+        """Return this rank's part of the sums of the second round."""
         for number, update in self.directions:
             for bucket in self.streams[number].layout.buckets:
                 update.run((number, bucket.start))
@@ -176,3 +186,8 @@ class Factored(Directed):
         for each in self.direction_sums:
             each.add_to(sums)
         return sums
+
+
+def rms(square: float, count: int) -> float:
+    """Return the root mean square of ``count`` numbers; 0 of none."""
+    return math.sqrt(square / count) if count else 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from multiring.collectives.sharded.rules import UpdateRule, replaced
+from multiring.collectives.sharded.rule import UpdateRule, replaced
 from multiring.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["Group", "rules_of"]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.arrays import View, view_of
-from multiring.collectives.communicator.check import input_view, output_view
+from multiring.collectives.arrays import View
+from multiring.collectives.communicator.check import output_view
 from multiring.collectives.sharded.accumulate import Accumulator
 from multiring.collectives.sharded.agree import agree
 from multiring.collectives.sharded.arguments import (
@@ -24,38 +21,20 @@ from multiring.collectives.sharded.arguments import (
     ranks_per_group,
     wire_of,
 )
+from multiring.collectives.sharded.choice import updates_of
+from multiring.collectives.sharded.gradients import Gradients
 from multiring.collectives.sharded.groups import rules_of
 from multiring.collectives.sharded.pipeline import Pipeline
-from multiring.collectives.sharded.rules import UpdateRule
+from multiring.collectives.sharded.rule import UpdateRule
+from multiring.collectives.sharded.stepping import Stepper, StepResult
 from multiring.collectives.sharded.stream import FlatTensors, Stream
-from multiring.collectives.sharded.updates import updates_of
-from multiring.errors import ArgumentError, ArgumentTypeError
+from multiring.errors import ArgumentError, MultiringError
 from multiring.kernels.dtypes import DType, numpy_dtype
 
 __all__ = ["ShardedOptimizer", "StepResult"]
 
-_log = logging.getLogger("multiring.sharded")
 OVERLAPPED_BUCKET_BYTES = 32 << 20
 ALONE_BUCKET_BYTES = 1 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class StepResult:
-    """What a step did; the same on every rank.
-
-    Attributes
-    ----------
-    applied : bool
-        False: the gradient had an inf or a NaN, and nothing was changed.
-    gradient_norm : float or None
-        Of the whole averaged gradient before clipping; None where it was not needed.
-    scale : float
-        What clipping multiplied the gradient by.
-    """
-
-    applied: bool
-    gradient_norm: float | None
-    scale: float
 
 
 class ShardedOptimizer:
@@ -97,8 +76,6 @@ class ShardedOptimizer:
 
     Attributes
     ----------
-    steps, skipped : int
-        Updates done, and steps left out for an inf or a NaN.
     gradients : list of ndarray
         For each parameter, an array of its shape in symmetric memory: gradients written there need no copy.
     names : tuple of str
@@ -145,7 +122,6 @@ class ShardedOptimizer:
         self.rule, self.clip_norm, self.skip_nonfinite = rule, clip_norm, bool(skip_nonfinite)
         self._rules = rules_of(rule, groups, self.names, self.shapes)
         self.comm, self._order, self._norm = comm, order, norm
-        self.steps = self.skipped = 0
         wires = [wire_of("grad_wire", grad_wire), wire_of("weight_wire", weight_wire)]
         per_group = ranks_per_group(comm, subgroup)
         agree(comm, self._description(wires, bucket_bytes, per_group, accumulation), "ShardedOptimizer")
@@ -163,13 +139,11 @@ class ShardedOptimizer:
         self._place = {m: (s, i) for s in self.streams for i, m in enumerate(s.members)}
         self.gradients: list[NDArray[Any]] = [self._gradient_view(t) for t in range(len(self.views))]
         self._load_first_weights(comm)
-        self.updates = updates_of(self.streams, self._rules, self.shapes) if self.streams else None
-        self._needs_sums = (
-            clip_norm is not None or self.skip_nonfinite or (self.updates is not None and self.updates.needs_norms)
-        )
-        self._early = not self._needs_sums and not (self.updates and hasattr(self.updates, "directions"))
+        self.updates = updates_of(self.streams, self._rules or [rule], self.shapes)
         self._pipeline = Pipeline(group, self._across, self.streams, order, self._queued)
+        self._stepper = Stepper(group, self.streams, self.updates, self._pipeline, clip_norm, norm, self.skip_nonfinite)
         self._accumulator = Accumulator(self.shapes, accumulation)
+        self._given = Gradients(self.names, self.shapes)
         self._lock = threading.RLock()
         self._reset()
 
@@ -183,10 +157,16 @@ class ShardedOptimizer:
             for name, view, rule in zip(self.names, self.views, described(self._rules), strict=True)
         ]
         settings = {
-            "grad_wire": wires[0] and wires[0].name, "weight_wire": wires[1] and wires[1].name,
-            "bucket_bytes": bucket_bytes, "clip_norm": self.clip_norm, "norm": self._norm, "skip_nonfinite": self.skip_nonfinite,
-            "order": self._order, "ranks_per_group": per_group, "accumulation": accumulation,
-        }  # fmt: skip
+            "grad_wire": wires[0] and wires[0].name,
+            "weight_wire": wires[1] and wires[1].name,
+            "bucket_bytes": bucket_bytes,
+            "clip_norm": self.clip_norm,
+            "norm": self._norm,
+            "skip_nonfinite": self.skip_nonfinite,
+            "order": self._order,
+            "ranks_per_group": per_group,
+            "accumulation": accumulation,
+        }
         return [*lines, *(f"{name}={value!r}" for name, value in settings.items())]
 
     def _make_streams(self, group: Any, flat: Any, wires: Sequence[DType | None], bucket_bytes: int) -> list[Stream]:
@@ -239,7 +219,7 @@ class ShardedOptimizer:
         """
         with self._lock:
             self._refuse_started("accumulate")
-            self._accumulator.add(self._gradient_views(grads))
+            self._accumulator.add(self._given.views(grads))
 
     def step(self, grads: Any = None) -> StepResult:
         """Average the gradients over all ranks and update the parameters; all ranks must call.
@@ -260,26 +240,33 @@ class ShardedOptimizer:
             If there are no gradients, or some are missing.
         """
         with self._lock:
-            if grads is not None:
-                self._refuse_started("step")
-                views = self._gradient_views(grads)
-                if self._accumulator.count:
-                    self._accumulator.add(views)
-                    views = self._accumulator.views()
-            elif self._ready:
-                self._refuse_missing()
-                views = None
-            elif self._accumulator.count:
-                views = self._accumulator.views()
-            else:
-                raise ArgumentError(
-                    "step: got no gradients, wanted step(grads), or backward_hook(i) for every parameter, or "
-                    "accumulate(grads), before each step"
-                )
             try:
-                return self._step(views)
+                views = self._taken(grads)
+            except MultiringError:
+                self.group.refuse()  # the other ranks must not wait for this step
+                raise
+            try:
+                return self._stepper.step(views, self._accumulator.factor)
             finally:
                 self._reset()
+
+    def _taken(self, grads: Any) -> list[View | None] | None:
+        """Return the gradients of a step; None where they are packed already."""
+        if grads is not None:
+            self._refuse_started("step")
+            views = self._given.views(grads)
+            if not self._accumulator.count:
+                return views
+            self._accumulator.add(views)
+        elif self._ready:
+            self._refuse_missing()
+            return None
+        elif not self._accumulator.count:
+            raise ArgumentError(
+                "step: got no gradients, wanted step(grads), or backward_hook(i) for every parameter, or "
+                "accumulate(grads), before each step"
+            )
+        return self._accumulator.views()
 
     def backward_hook(self, i: int | str, gradient: Any = None) -> Any:
         """Return a function that takes parameter ``i``'s gradient as soon as it is ready; or take it now.
@@ -297,7 +284,7 @@ class ShardedOptimizer:
             ``hook(gradient)``, if none was given. A bucket is sent when all its gradients are there, in the same order
             on every rank; :meth:`step` without gradients finishes.
         """
-        tensor = self._tensor(i)
+        tensor = self._given.tensor(i)
         if gradient is not None:
             self._hand_in(tensor, gradient)
             return None
@@ -307,134 +294,24 @@ class ShardedOptimizer:
         with self._lock:
             if tensor in self._ready:
                 raise ArgumentError(
-                    f"backward_hook: got the gradient of parameter {self.names[tensor]!r} again, wanted one a step; call "
-                    "accumulate(grads) for earlier micro-batches"
+                    f"backward_hook: got the gradient of parameter {self.names[tensor]!r} again, wanted one a step; "
+                    "call accumulate(grads) for earlier micro-batches"
                 )
-            view = self._gradient_view_of(tensor, gradient)
+            view = self._given.view(tensor, gradient)
             if self._accumulator.count:
                 view = self._accumulator.add_one(tensor, view)
             stream, i = self._place[tensor]
             stream.pack_tensor(i, view)
             self._ready.add(tensor)
             self._pipeline.start_ready(self._ready)
-            if self._early and self.updates is not None and not any(s.aliased for s in self.streams):
-                # Where the weights are the caller's own, the backward pass still reads them.
-                self._begin(None, 1.0)
-                self._pipeline.update_reduced(self.updates)
-
-    def _step(self, views: list[View | None] | None) -> StepResult:
-        result, pipeline = StepResult(True, None, 1.0), self._pipeline
-        if self.updates is None:
-            self.steps += 1
-            return result
-        if self._early:
-            self._begin(None, 1.0)
-        else:
-            for at in range(len(pipeline.buckets)):
-                pipeline.start(at, views)
-            for at in range(len(pipeline.buckets)):
-                pipeline.finish(at)
-            result = self._agree_sums()
-            if not result.applied:
-                return result
-        pipeline.update_all(self.updates, views)
-        self.steps += 1
-        return result
-
-    def _begin(self, sums: NDArray[np.float64] | None, scale: float) -> None:
-        if not self._begun and self.updates is not None:
-            self._begun = True
-            self.updates.begin(sums, scale * self._accumulator.factor, self.steps)
-
-    def _agree_sums(self) -> StepResult:
-        """Sum norms over all shards, once or twice; decide together."""
-        updates, factor = self.updates, self._accumulator.factor
-        if updates is None:
-            raise RuntimeError("there is nothing to update")
-        norm, scale, sums = None, 1.0, None
-        if self._needs_sums:
-            sums = updates.measure()
-            self.group.all_reduce(sums)
-            square = updates.gradient_square(sums)
-            norm = factor * math.sqrt(square) if square >= 0 else math.nan
-            if self.skip_nonfinite and not math.isfinite(norm):
-                self.skipped += 1
-                _log.warning(
-                    "step %d skipped on all ranks: the gradient has an inf or a NaN (%d skipped so far)",
-                    self.steps + self.skipped, self.skipped,
-                )  # fmt: skip
-                return StepResult(False, norm, 0.0)
-            if self._norm == "max" and self.clip_norm is not None:
-                norm = factor * self._largest_gradient()
-            if self.clip_norm is not None:
-                scale = min(1.0, self.clip_norm / (norm + 1e-6))
-        self._begin(sums, scale)
-        second = updates.second()
-        if second is not None:
-            self.group.all_reduce(second)
-            updates.resume(second)
-        return StepResult(True, norm, scale)
-
-    def _largest_gradient(self) -> float:
-        """Return the largest absolute value of the averaged gradient of all parameters."""
-        largest = np.zeros(1)
-        for stream in self.streams:
-            for piece, _ in stream.layout.shard_pieces(stream.rank):
-                values = stream.gradients[piece.place : piece.place + piece.count].astype(np.float32)
-                largest[0] = np.maximum(largest[0], np.abs(values).max())
-        self.group.all_reduce(largest, op="max")
-        return float(largest[0])
+            self._stepper.update_reduced(self._accumulator.factor)
 
     def _reset(self) -> None:
         self._ready: set[int] = set()
-        self._begun = False
-        self._pipeline.reset()
+        self._stepper.reset()
         self._accumulator.clear()
 
-    # --- arguments --------------------------------------------------------------------------------------------------
-
-    def _tensor(self, i: Any) -> int:
-        if isinstance(i, str) and i in self.names:
-            return self.names.index(i)
-        if isinstance(i, (int, np.integer)) and not isinstance(i, bool) and 0 <= i < len(self.names):
-            return int(i)
-        raise ArgumentError(
-            f"backward_hook: got parameter {i!r}, wanted a number from 0 to {len(self.names) - 1} or one of the names"
-        )
-
-    def _gradient_views(self, grads: Any) -> list[View | None]:
-        if isinstance(grads, Mapping):
-            unknown = [name for name in grads if name not in self.names]
-            missing = [name for name in self.names if name not in grads]
-            if unknown or missing:
-                raise ArgumentError(
-                    f"step: grads: got names {unknown} that no parameter has and none for {missing}, wanted the names of "
-                    "the parameters (None for a zero gradient)"
-                )
-            listed: list[Any] = [grads[name] for name in self.names]
-        else:
-            listed = list(grads)
-        if len(listed) != len(self.names):
-            raise ArgumentError(
-                f"step: grads: got {len(listed)} gradients, wanted {len(self.names)}, one for each parameter"
-            )
-        return [None if g is None else self._gradient_view_of(t, g) for t, g in enumerate(listed)]
-
-    def _gradient_view_of(self, tensor: int, gradient: Any) -> View:
-        if type(gradient) is np.ndarray:
-            view = view_of(gradient, f"grads[{self.names[tensor]!r}]")
-        else:
-            view = input_view("step", f"grads[{self.names[tensor]!r}]", gradient)
-        if view.dtype.kind != "float":
-            raise ArgumentTypeError(
-                f"step: grads[{self.names[tensor]!r}]: got {view.dtype.name}, wanted a floating-point type"
-            )
-        if view.shape != self.shapes[tensor]:
-            raise ArgumentError(
-                f"step: grads[{self.names[tensor]!r}]: got shape {view.shape}, wanted {self.shapes[tensor]}, the "
-                "parameter's"
-            )
-        return view
+    # --- order of calls -----------------------------------------------------------------------------------------------
 
     def _refuse_started(self, call: str) -> None:
         if self._ready:
@@ -447,11 +324,25 @@ class ShardedOptimizer:
         missing = [name for t, name in enumerate(self.names) if t not in self._ready and self.views[t].size]
         if missing:
             raise ArgumentError(
-                f"step: got no gradient of {len(missing)} parameters ({', '.join(missing[:5])}), wanted one of each; hand "
-                "in zeros for parameters that took no part"
+                f"step: got no gradient of {len(missing)} parameters ({', '.join(missing[:5])}), wanted one of each; "
+                "hand in zeros for parameters that took no part"
             )
 
     # --- what it tells ----------------------------------------------------------------------------------------------
+
+    @property
+    def steps(self) -> int:
+        """Updates done."""
+        return self._stepper.done
+
+    @property
+    def skipped(self) -> int:
+        """Steps left out for an inf or a NaN."""
+        return self._stepper.skipped
+
+    def set_counters(self, steps: int, skipped: int) -> None:
+        """Go on counting from a checkpoint's numbers."""
+        self._stepper.done, self._stepper.skipped = steps, skipped
 
     @property
     def n_buckets(self) -> int:
@@ -461,8 +352,6 @@ class ShardedOptimizer:
     def state_bytes(self) -> dict[str, int]:
         """Return bytes of this rank's state, by name: each moment, ``"master"``, and what every rank holds whole."""
         updates = self.updates
-        if updates is None:
-            return {"master": 0}
         found = {name: sum(a.nbytes for a in arrays) for name, arrays in updates.state.items()}
         found["master"] = sum(4 * s.layout.shard_elements for s in self.streams)
         whole = sum(a.nbytes for a in updates.replicated().values())
@@ -480,7 +369,7 @@ class ShardedOptimizer:
 
     def has_state(self, kind: str, tensor: int) -> bool:
         """Return whether a tensor has a state of a kind for each of its elements."""
-        return kind == "master" or (self.updates is not None and self.updates.has_moment(tensor))
+        return kind == "master" or self.updates.has_moment(tensor)
 
     def publish_masters(self) -> None:
         """Write every rank's masters into the parameters of all; all ranks must call."""

@@ -1,93 +1,16 @@
-"""The rules of ``multiring.optim``: hyper-parameters, and what a step needs of them.
-
-A rule is data. Its arithmetic is a scalar function of :mod:`multiring.kernels.rules`; what is the same for all elements
-of a step, bias corrections and the like, is computed here in float64.
-"""
+"""The rules of ``multiring.optim``: hyper-parameters, and what a step needs of them."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-import numpy as np
-
+from multiring.collectives.sharded.elementwise import Elementwise
+from multiring.collectives.sharded.rule import Rate, UpdateRule, kernel_of, rate_at
 from multiring.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["LAMB", "LARS", "SGD", "Adafactor", "Adam", "AdamW", "Elementwise", "Rate", "UpdateRule"]
-
-Rate = float | Callable[[int], float]
-"""A learning rate, or a function from the number of updates done so far (0 for the first) to it."""
-
-
-def _rate_at(rate: Rate, done: int) -> float:
-    return float(rate(done)) if callable(rate) else float(rate)
-
-
-@dataclass(frozen=True)
-class UpdateRule:
-    """What all rules share.
-
-    Attributes
-    ----------
-    kernel : str
-        Name of the scalar function.
-    state : tuple of str
-        Moments, one float32 for each element.
-    norms : tuple of str
-        Whole-tensor quantities that the update needs, of ``"gradient"``, ``"weight"``, ``"direction"``, ``"factors"``.
-    """
-
-    state: ClassVar[tuple[str, ...]] = ()
-    norms: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def name(self) -> str:
-        """What checkpoints and errors call it."""
-        return type(self).__name__
-
-    @property
-    def kernel(self) -> Any:
-        """The arithmetic: a :class:`multiring.kernels.rules.Rule`."""
-        raise NotImplementedError
-
-    def state_names(self) -> tuple[str, ...]:
-        """Return the names of the moments."""
-        return self.state
-
-    def constants(self, done: int) -> dict[str, float]:
-        """Return the parameters of a step that are the same for all tensors, by name, without ``scale``.
-
-        Parameters
-        ----------
-        done : int
-            Updates before this one.
-        """
-        raise NotImplementedError
-
-    def check(self) -> None:
-        """Refuse values that no step can use."""
-
-    def _within(self, name: str, low: float, high: float, *, high_open: bool = False) -> None:
-        value = getattr(self, name)
-        if callable(value):
-            return
-        if not isinstance(value, (int, float, np.floating, np.integer)) or isinstance(value, bool):
-            raise ArgumentTypeError(f"{self.name}: {name}: got {value!r}, wanted a number")
-        if not low <= value <= high or math.isnan(value) or (high_open and value == high):
-            wanted = f"{low:g} or more" if high == math.inf else f"{low:g} to {'below ' if high_open else ''}{high:g}"
-            raise ArgumentError(f"{self.name}: {name}: got {value!r}, wanted {wanted}")
-
-    def __post_init__(self) -> None:
-        self.check()
-
-
-def _kernel(name: str) -> Any:
-    from multiring.kernels.rules import RULES  # loads the compiler
-
-    return RULES[name]
+__all__ = ["LAMB", "LARS", "SGD", "Adafactor", "Adam", "AdamW", "Elementwise", "UpdateRule"]
 
 
 def _check_betas(rule: UpdateRule, betas: Any) -> None:
@@ -126,21 +49,25 @@ class SGD(UpdateRule):
     weight_decay: float = 0.0
 
     def check(self) -> None:
-        self._within("lr", 0, math.inf)
-        self._within("momentum", 0, 1, high_open=True)
-        self._within("weight_decay", 0, math.inf)
+        """Refuse values that no step can use."""
+        self.within("lr", 0, math.inf)
+        self.within("momentum", 0, 1, high_open=True)
+        self.within("weight_decay", 0, math.inf)
         if self.nesterov and not self.momentum:
             raise ArgumentError("SGD: nesterov: got True with momentum 0, wanted momentum above 0")
 
     @property
     def kernel(self) -> Any:
-        return _kernel("sgd_nesterov" if self.nesterov else "sgd_momentum" if self.momentum else "sgd")
+        """The arithmetic."""
+        return kernel_of("sgd_nesterov" if self.nesterov else "sgd_momentum" if self.momentum else "sgd")
 
     def state_names(self) -> tuple[str, ...]:
+        """Return the names of the moments."""
         return ("velocity",) if self.momentum else ()
 
     def constants(self, done: int) -> dict[str, float]:
-        return {"rate": _rate_at(self.lr, done), "momentum": self.momentum, "decay": self.weight_decay}
+        """Return the parameters of a step that are the same for all tensors."""
+        return {"rate": rate_at(self.lr, done), "momentum": self.momentum, "decay": self.weight_decay}
 
 
 @dataclass(frozen=True)
@@ -163,20 +90,23 @@ class Adam(UpdateRule):
     state: ClassVar[tuple[str, ...]] = ("first", "second")
 
     def check(self) -> None:
-        self._within("lr", 0, math.inf)
-        self._within("eps", 0, math.inf)
-        self._within("weight_decay", 0, math.inf)
+        """Refuse values that no step can use."""
+        self.within("lr", 0, math.inf)
+        self.within("eps", 0, math.inf)
+        self.within("weight_decay", 0, math.inf)
         _check_betas(self, self.betas)
 
     @property
     def kernel(self) -> Any:
-        return _kernel("adam")
+        """The arithmetic."""
+        return kernel_of("adam")
 
     def constants(self, done: int) -> dict[str, float]:
+        """Return the parameters of a step that are the same for all tensors."""
         t = done + 1
         return _moments(self.betas) | {
             "decay": self.weight_decay,
-            "step": _rate_at(self.lr, done) / (1 - self.betas[0] ** t),
+            "step": rate_at(self.lr, done) / (1 - self.betas[0] ** t),
             "correction": 1 / math.sqrt(1 - self.betas[1] ** t),
             "epsilon": self.eps,
         }
@@ -184,7 +114,9 @@ class Adam(UpdateRule):
 
 @dataclass(frozen=True)
 class AdamW(Adam):
-    """Adam with weight decay apart from the gradient (Loshchilov and Hutter 2019): ``w = (1 - lr weight_decay) w - ...``.
+    """Adam with weight decay apart from the gradient (Loshchilov and Hutter 2019).
+
+    ``w = (1 - lr weight_decay) w - ...``
 
     Parameters
     ----------
@@ -198,10 +130,12 @@ class AdamW(Adam):
 
     @property
     def kernel(self) -> Any:
-        return _kernel("adamw")
+        """The arithmetic."""
+        return kernel_of("adamw")
 
     def constants(self, done: int) -> dict[str, float]:
-        return super().constants(done) | {"shrink": 1 - _rate_at(self.lr, done) * self.weight_decay}
+        """Return the parameters of a step that are the same for all tensors."""
+        return super().constants(done) | {"shrink": 1 - rate_at(self.lr, done) * self.weight_decay}
 
 
 @dataclass(frozen=True)
@@ -230,17 +164,20 @@ class LARS(UpdateRule):
     norms: ClassVar[tuple[str, ...]] = ("gradient", "weight")
 
     def check(self) -> None:
-        self._within("lr", 0, math.inf)
-        self._within("momentum", 0, 1, high_open=True)
-        self._within("weight_decay", 0, math.inf)
-        self._within("trust", 0, math.inf)
+        """Refuse values that no step can use."""
+        self.within("lr", 0, math.inf)
+        self.within("momentum", 0, 1, high_open=True)
+        self.within("weight_decay", 0, math.inf)
+        self.within("trust", 0, math.inf)
 
     @property
     def kernel(self) -> Any:
-        return _kernel("lars")
+        """The arithmetic."""
+        return kernel_of("lars")
 
     def constants(self, done: int) -> dict[str, float]:
-        return {"local_rate": _rate_at(self.lr, done), "momentum": self.momentum, "decay": self.weight_decay}
+        """Return the parameters of a step that are the same for all tensors."""
+        return {"local_rate": rate_at(self.lr, done), "momentum": self.momentum, "decay": self.weight_decay}
 
     def ratio(self, weight_norm: float, gradient_norm: float) -> float:
         """Return the trust ratio of a tensor."""
@@ -272,9 +209,11 @@ class LAMB(Adam):
 
     @property
     def kernel(self) -> Any:
-        return _kernel("lamb_direction")
+        """The arithmetic."""
+        return kernel_of("lamb_direction")
 
     def constants(self, done: int) -> dict[str, float]:
+        """Return the parameters of a step that are the same for all tensors."""
         t = done + 1
         return _moments(self.betas) | {
             "decay": self.weight_decay,
@@ -285,7 +224,7 @@ class LAMB(Adam):
 
     def step_size(self, done: int, weight_norm: float, direction_norm: float) -> float:
         """Return the rate times the trust ratio of a tensor."""
-        rate = _rate_at(self.lr, done)
+        rate = rate_at(self.lr, done)
         return rate * (weight_norm / direction_norm) if self.adapt and weight_norm and direction_norm else rate
 
 
@@ -321,10 +260,11 @@ class Adafactor(UpdateRule):
     norms: ClassVar[tuple[str, ...]] = ("weight", "factors", "direction")
 
     def check(self) -> None:
+        """Refuse values that no step can use."""
         if self.lr is not None:
-            self._within("lr", 0, math.inf)
-        self._within("decay", 0, math.inf)
-        self._within("weight_decay", 0, math.inf)
+            self.within("lr", 0, math.inf)
+        self.within("decay", 0, math.inf)
+        self.within("weight_decay", 0, math.inf)
         if not self.clip > 0:
             raise ArgumentError(f"Adafactor: clip: got {self.clip!r}, wanted above 0")
         if len(self.eps) != 2 or not self.eps[0] > 0:
@@ -332,94 +272,20 @@ class Adafactor(UpdateRule):
 
     @property
     def kernel(self) -> Any:
-        return _kernel("adafactor_direction")
+        """The arithmetic."""
+        return kernel_of("adafactor_direction")
 
     def share(self, done: int) -> float:
         """Return what the moments keep of their old value."""
         return float(1 - (done + 1) ** -self.decay)
 
     def constants(self, done: int) -> dict[str, float]:
+        """Return the parameters of a step that are the same for all tensors."""
         share = self.share(done)
         return {"beta2": share, "rest2": 1 - share, "floor": self.eps[0]}
 
     def rate(self, done: int, weight_rms: float) -> float:
         """Return the step size of a tensor."""
         if self.lr is not None:
-            return _rate_at(self.lr, done)
+            return rate_at(self.lr, done)
         return max(self.eps[1], weight_rms) * min(1e-2, 1 / math.sqrt(done + 1))
-
-
-@dataclass(frozen=True)
-class Elementwise(UpdateRule):
-    """A rule of your own, element by element.
-
-    Parameters
-    ----------
-    function : callable
-        ``function(gradient, weight, *moments, *parameters) -> (weight, *moments)``: scalars that Numba can compile,
-        float32 each. The gradient is averaged and clipped already.
-    moments : tuple of str
-        Names of the state; it starts as zeros.
-    parameters : mapping of str to float or callable
-        In the order of the function's arguments; a callable gets the number of updates done so far.
-    """
-
-    function: Callable[..., Any]
-    moments: tuple[str, ...] = ()
-    parameters: Mapping[str, Rate] = field(default_factory=lambda: cast("dict[str, Rate]", {}))
-
-    def check(self) -> None:
-        if not callable(self.function):
-            raise ArgumentTypeError(f"Elementwise: function: got {self.function!r}, wanted a function of scalars")
-        object.__setattr__(self, "moments", tuple(self.moments))
-        object.__setattr__(self, "parameters", dict(self.parameters))
-        for name in ("scale", "master"):
-            if name in self.parameters or name in self.moments:
-                raise ArgumentError(f"Elementwise: got the name {name!r}, wanted another: it is taken")
-
-    @property
-    def name(self) -> str:
-        return f"Elementwise:{getattr(self.function, '__name__', 'function')}"
-
-    @property
-    def kernel(self) -> Any:
-        return _elementwise(self.function, self.name, self.moments, tuple(self.parameters))
-
-    def state_names(self) -> tuple[str, ...]:
-        return self.moments
-
-    def constants(self, done: int) -> dict[str, float]:
-        return {name: _rate_at(value, done) for name, value in self.parameters.items()}
-
-
-_made: dict[Any, Any] = {}
-
-
-def _elementwise(function: Any, name: str, moments: tuple[str, ...], parameters: tuple[str, ...]) -> Any:
-    key = (function, name, moments, parameters)
-    if key not in _made:
-        from multiring.kernels.rules import elementwise
-
-        _made[key] = elementwise(function, name, moments, parameters)
-    return _made[key]
-
-
-def replaced(rule: UpdateRule, overrides: Mapping[str, Any], where: str) -> UpdateRule:
-    """Return a rule with other hyper-parameters, for a group.
-
-    Raises
-    ------
-    ArgumentError
-        If it has no such hyper-parameter, or would need other state.
-    """
-    known = [f.name for f in dataclasses.fields(rule)]
-    for name in overrides:
-        if name not in known:
-            raise ArgumentError(f"{where}: got {name!r}, wanted hyper-parameters of {rule.name}: {', '.join(known)}")
-    other = dataclasses.replace(rule, **overrides)
-    if other.state_names() != rule.state_names():
-        raise ArgumentError(
-            f"{where}: got hyper-parameters whose state is {other.state_names()}, wanted {rule.state_names()}, that of "
-            f"the other groups; give {rule.name} a momentum above 0 in both, or use two optimizers"
-        )
-    return other

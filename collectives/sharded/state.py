@@ -40,7 +40,7 @@ class Parts:
     def __init__(self, optimizer: ShardedOptimizer) -> None:
         self._optimizer = optimizer
         self._updates = optimizer.updates
-        self.kinds = ["master", *(self._updates.state if self._updates else ())]
+        self.kinds = ["master", *self._updates.state]
 
     def pieces(self) -> list[tuple[int, Stream, int, Piece, int]]:
         """Return (stream's number, stream, tensor, piece, place in the state) of this rank's pieces."""
@@ -54,14 +54,12 @@ class Parts:
         """Return the memory of a piece's state; None: it has none of this kind."""
         if kind == "master":
             return stream.master_slice(piece, place)
-        if self._updates is None:
-            return None
         at = self._updates.state_place(kind, number, piece, place)
         return None if at < 0 else self._updates.state[kind][number][at : at + piece.count]
 
     def replicated(self) -> dict[str, NDArray[np.float32]]:
         """Return what every rank holds whole, by key."""
-        found = self._updates.replicated() if self._updates else {}
+        found = self._updates.replicated()
         return {f"{kind}/{self._optimizer.names[tensor]}": array for (kind, tensor), array in found.items()}
 
 
@@ -205,9 +203,9 @@ class Source:
         if missing:
             shards = [f["shard"] for f in self.facts]
             raise ArgumentError(
-                f"load_state_dict: got no {kind}/{name} for {missing} of the elements {first} to {first + count}: got the "
-                f"state of ranks {shards} of {self.facts[0]['n_shards']}, wanted the state dicts of all of them, or a full "
-                "one"
+                f"load_state_dict: got no {kind}/{name} for {missing} of the elements {first} to {first + count}: got "
+                f"the state of ranks {shards} of {self.facts[0]['n_shards']}, wanted the state dicts of all of them, "
+                "or a full one"
             )
         return result
 
@@ -253,7 +251,9 @@ def _read(optimizer: ShardedOptimizer, source: Source) -> list[tuple[NDArray[Any
     for key, target in parts.replicated().items():
         values = source.whole(key)
         if values is None or np.asarray(values).shape != target.shape:
-            raise ArgumentError(f"load_state_dict: got no {key} of shape {target.shape}, wanted one: the state is not whole")
+            raise ArgumentError(
+                f"load_state_dict: got no {key} of shape {target.shape}, wanted one: the state is not whole"
+            )
         copies.append((target, np.asarray(values)))
     return copies
 
@@ -276,6 +276,5 @@ def load_from(optimizer: ShardedOptimizer, get: Callable[[], Sequence[Any]]) -> 
     agree(optimizer.comm, [f"steps={facts['steps']}", f"skipped={facts['skipped']}"], "load_state_dict")
     for target, values in copies:
         target[...] = values
-    optimizer.steps, optimizer.skipped = int(facts["steps"]), int(facts["skipped"])
+    optimizer.set_counters(int(facts["steps"]), int(facts["skipped"]))
     optimizer.publish_masters()
-

@@ -14,7 +14,7 @@ TYPES: dict[str, Any] = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, 
 
 
 def averaged(grads: list[Tensors], wire: Any = np.float32) -> Tensors:
-    """Return the mean over ranks: each contribution rounded to the wire, float32 sums in order of rank, one rounding."""
+    """Return the mean over ranks: contributions rounded to the wire, float32 sums in order of rank, one rounding."""
     result = []
     for parts in zip(*grads, strict=True):
         rounded = [np.asarray(p, np.float32).astype(wire).astype(np.float32) for p in parts]

@@ -25,11 +25,11 @@ F = np.float32
         ([np.zeros(3, F)], {"accumulation": "max"}, "accumulation: got 'max', wanted 'mean' or 'sum'"),
         ([np.zeros(3, F)], {"grad_wire": "int32"}, "grad_wire: got int32, wanted float32, bfloat16, float16 or None"),
         ([np.zeros(3, F)], {"subgroup": 2}, "subgroup: got 2 on 1 ranks, wanted 'node' or a divisor of 1"),
-        ([np.zeros(3, F)], {"rule": "adam"}, r"rule: got 'adam', wanted one of multiring.optim, such as Adam\(lr=1e-3\)"),
+        ([np.zeros(3, F)], {"rule": "adam"}, r"got 'adam', wanted one of multiring.optim, such as Adam\(lr=1e-3\)"),
         ([np.zeros(3, F)], {"groups": [{"lr": 1}]}, r"groups\[0\]: got dict, wanted multiring.sharded.Group"),
-        ([np.zeros(3, F)], {"groups": [mr.sharded.Group([0], speed=1)]}, r"groups\[0\]: got 'speed', wanted hyper-parameters"),
-        ([np.zeros(3, F)], {"groups": [mr.sharded.Group(["x"])]}, "members: got 'x', wanted names of parameters or numbers"),
-        ([np.zeros(3, F)], {"groups": [mr.sharded.Group([0], momentum=0.5)]}, "whose state is .'velocity',., wanted .., that"),
+        ([np.zeros(3, F)], {"groups": [mr.sharded.Group([0], speed=1)]}, "got 'speed', wanted hyper-parameters"),
+        ([np.zeros(3, F)], {"groups": [mr.sharded.Group(["x"])]}, "members: got 'x', wanted names of parameters"),
+        ([np.zeros(3, F)], {"groups": [mr.sharded.Group([0], momentum=0.5)]}, "state is .'velocity',., wanted .."),
     ],
 )  # fmt: skip
 def test_settings(on_ranks: Any, params: Any, options: dict[str, Any], match: str) -> None:
@@ -64,7 +64,9 @@ def test_gradients(on_ranks: Any, grads: Any, match: str) -> None:
         opt = mr.ShardedOptimizer(comm, {"a": np.zeros(3, F), "b": np.zeros((2, 2), F)}, mr.optim.SGD())
         with pytest.raises(mr.MultiringError, match=match):
             opt.step(grads)
-        with pytest.raises(mr.ArgumentError, match="got parameter 'z', wanted a number from 0 to 1 or one of the names"):
+        with pytest.raises(
+            mr.ArgumentError, match="got parameter 'z', wanted a number from 0 to 1 or one of the names"
+        ):
             opt.backward_hook("z")
         opt.step([None, np.ones((2, 2), F)])  # nothing was spoilt
 
@@ -78,7 +80,10 @@ def test_gradients(on_ranks: Any, grads: Any, match: str) -> None:
         (lambda: mr.optim.SGD(momentum=1.0), "SGD: momentum: got 1.0, wanted 0 to below 1"),
         (lambda: mr.optim.SGD(nesterov=True), "nesterov: got True with momentum 0, wanted momentum above 0"),
         (lambda: mr.optim.Adam(lr="fast"), "Adam: lr: got 'fast', wanted a number"),  # type: ignore[arg-type]
-        (lambda: mr.optim.Adam(betas=(0.9, 1.0)), r"Adam: betas: got \(0.9, 1.0\), wanted two numbers from 0 to below 1"),
+        (
+            lambda: mr.optim.Adam(betas=(0.9, 1.0)),
+            r"Adam: betas: got \(0.9, 1.0\), wanted two numbers from 0 to below 1",
+        ),
         (lambda: mr.optim.LAMB(betas=0.9), "LAMB: betas: got 0.9, wanted two numbers"),  # type: ignore[arg-type]
         (lambda: mr.optim.Adafactor(clip=0.0), "Adafactor: clip: got 0.0, wanted above 0"),
         (lambda: mr.optim.Elementwise(3), "Elementwise: function: got 3, wanted a function of scalars"),  # type: ignore[arg-type]
@@ -103,7 +108,11 @@ def test_a_function_that_does_not_compile(on_ranks: Any) -> None:
     [
         ([[(3, 4)], [(4, 3)]], [{}, {}], r"rank 0 has '0: float32 \(3, 4\), SGD.*rank 1 has '0: float32 \(4, 3\)"),
         ([[(3,), (4,)], [(3,)]], [{}, {}], r"rank 0 has '1: float32 \(4,\)"),
-        ([[(3,)], [(3,)]], [{}, {"grad_wire": "bfloat16"}], "rank 0 has 'grad_wire=None', rank 1 has \"grad_wire='bfloat16'\""),
+        (
+            [[(3,)], [(3,)]],
+            [{}, {"grad_wire": "bfloat16"}],
+            "rank 0 has 'grad_wire=None', rank 1 has \"grad_wire='bfloat16'\"",
+        ),
         ([[(3,)], [(3,)]], [{}, {"clip_norm": 1.0}], "rank 0 has 'clip_norm=None', rank 1 has 'clip_norm=1.0'"),
     ],
 )
@@ -121,7 +130,12 @@ def test_any_layout_of_memory(on_ranks: Any) -> None:
 
     def body(comm: Any) -> Any:
         base = np.arange(24, dtype=F).reshape(4, 6)
-        params = [np.zeros((6, 4), F).T, np.ones((4, 6), F)[:, ::2], np.ones(5, TYPES["bfloat16"]), np.ones(3, np.float16)]
+        params = [
+            np.zeros((6, 4), F).T,
+            np.ones((4, 6), F)[:, ::2],
+            np.ones(5, TYPES["bfloat16"]),
+            np.ones(3, np.float16),
+        ]
         frozen = np.ones(5, F)
         frozen.setflags(write=False)
         opt = mr.ShardedOptimizer(comm, params, mr.optim.SGD(lr=1.0), bucket_bytes=32)

@@ -9,12 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytest.importorskip("safetensors", reason="checkpoints on disk need safetensors")
+
 import multiring as mr
 from multiring.sharded import checkpoint
 from tests.sharded.reference import TYPES, tensors, whole_numbers
 
 SHAPES = [(57,), (1,), (0,), (6, 7)]
-RULES = [mr.optim.AdamW(lr=0.1), mr.optim.SGD(lr=0.1, momentum=0.9), mr.optim.LARS(lr=0.5), mr.optim.LAMB(), mr.optim.Adafactor()]
+RULES = [
+    mr.optim.AdamW(lr=0.1),
+    mr.optim.SGD(lr=0.1, momentum=0.9),
+    mr.optim.LARS(lr=0.5),
+    mr.optim.LAMB(),
+    mr.optim.Adafactor(),
+]
 
 
 def steps(comm: Any, params: Any, rule: Any, n: int, opt: Any = None, start: int = 0) -> Any:
@@ -65,7 +73,9 @@ def test_any_number_of_ranks_goes_on(on_ranks: Any, tmp_path: Path, rule: Any, d
                 for params in on_ranks(size, load):
                     for a, b in zip(params, saved[0][2], strict=True):
                         if rule.norms:  # sums over other shards may differ in the last bit
-                            np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=1e-6 if dtype == "float32" else 1e-2)
+                            np.testing.assert_allclose(
+                                a.astype(np.float64), b.astype(np.float64), rtol=1e-6 if dtype == "float32" else 1e-2
+                            )
                         else:
                             assert a.tobytes() == b.tobytes()
 
@@ -112,13 +122,14 @@ def test_what_does_not_fit_changes_nothing(on_ranks: Any) -> None:
         before, state = [p.copy() for p in params], opt.state_dict()
         whole = opt.full_state_dict()
         other = mr.ShardedOptimizer(comm, [np.ones(3, np.float32)], mr.optim.SGD(momentum=0.5))
+        coarse = mr.ShardedOptimizer(comm, params, RULES[0], bucket_bytes=1000)
         cases: list[tuple[Any, Any, str]] = [
             (other, whole, "got the state of AdamW, wanted that of SGD"),
             (mr.ShardedOptimizer(comm, [np.ones(3, np.float32)], RULES[0]), whole, r"'0': got \[57\], wanted \[3\]"),
             (opt, [], "got no state dicts, wanted one or more"),
             (opt, 3, "'int' object is not iterable|wanted a state dict"),
             (opt, {}, "'meta' cannot be read"),
-            (mr.ShardedOptimizer(comm, params, RULES[0], bucket_bytes=1000), state, r"got the state of ranks \[\d\] of 2, wanted the state dicts of all"),
+            (coarse, state, r"got the state of ranks \[\d\] of 2, wanted the state dicts of all"),
         ]  # fmt: skip
         for optimizer, given, match in cases:
             with pytest.raises((mr.MultiringError, TypeError), match=match):
@@ -126,7 +137,9 @@ def test_what_does_not_fit_changes_nothing(on_ranks: Any) -> None:
         assert all((a == b).all() for a, b in zip(before, params, strict=True))
         assert opt.steps == 1
         # One rank's error is everyone's.
-        with pytest.raises(mr.ArgumentError, match="rank 1 could not: nothing was changed" if comm.rank == 0 else "'meta'"):
+        with pytest.raises(
+            mr.ArgumentError, match="rank 1 could not: nothing was changed" if comm.rank == 0 else "'meta'"
+        ):
             opt.load_state_dict(whole if comm.rank == 0 else {})
 
     on_ranks(2, body)
@@ -191,7 +204,9 @@ def test_a_damaged_file_is_refused(on_ranks: Any, tmp_path: Path) -> None:
     on_ranks(1, body)
 
 
-def test_a_new_checkpoint_replaces_the_old_one_at_once(on_ranks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_checkpoint_replaces_the_old_one_at_once(
+    on_ranks: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def body(comm: Any) -> None:
         params = [np.ones(s, np.float32) for s in SHAPES]
         opt = steps(comm, params, RULES[0], 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,9 @@ def same(results: list[Any]) -> Any:
 # --- inf and NaN ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rule", [mr.optim.Adam(lr=0.1), mr.optim.LARS(), mr.optim.LAMB(), mr.optim.Adafactor()], ids=lambda r: r.name)
+@pytest.mark.parametrize(
+    "rule", [mr.optim.Adam(lr=0.1), mr.optim.LARS(), mr.optim.LAMB(), mr.optim.Adafactor()], ids=lambda r: r.name
+)
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_a_bad_gradient_of_one_rank_skips_the_step_on_all(on_ranks: Any, rule: Any, bad: float) -> None:
     """A skipped step moves no counter but its own (accelerate #4242, OLMo-core #309: the scheduler moved on)."""
@@ -46,7 +49,7 @@ def test_a_bad_gradient_of_one_rank_skips_the_step_on_all(on_ranks: Any, rule: A
             result = opt.step(step[comm.rank])
             applied.append(result.applied)
             if not result.applied:
-                assert not np.isfinite(result.gradient_norm)
+                assert not math.isfinite(result.gradient_norm)
                 # Checked before the update, whatever the step (torchtitan #4226).
                 assert all((a == b).all() for a, b in zip(before, params, strict=True))
         assert applied == [True, False, True, False, True]
@@ -72,7 +75,9 @@ def test_a_skipped_step_is_told(on_ranks: Any, caplog: pytest.LogCaptureFixture)
 
 def test_an_overflow_of_a_narrow_wire_skips(on_ranks: Any) -> None:
     def body(comm: Any) -> Any:
-        opt = mr.ShardedOptimizer(comm, [np.ones(9, np.float32)], mr.optim.SGD(), grad_wire="float16", skip_nonfinite=True)
+        opt = mr.ShardedOptimizer(
+            comm, [np.ones(9, np.float32)], mr.optim.SGD(), grad_wire="float16", skip_nonfinite=True
+        )
         return opt.step([np.full(9, 70000.0, np.float32)]).applied
 
     assert on_ranks(2, body) == [False, False]
@@ -88,7 +93,9 @@ def test_the_norm_counts_each_element_once(on_ranks: Any, kind: str, size: int) 
     shapes = [(7,), (1,), (0,), (2, 3)]  # 14 elements: padded on 3 and 4 ranks
 
     def body(comm: Any) -> Any:
-        opt = mr.ShardedOptimizer(comm, [np.zeros(s, np.float32) for s in shapes], mr.optim.SGD(lr=1.0), clip_norm=2.0, norm=kind)
+        opt = mr.ShardedOptimizer(
+            comm, [np.zeros(s, np.float32) for s in shapes], mr.optim.SGD(lr=1.0), clip_norm=2.0, norm=kind
+        )
         for stream in opt.streams:
             stream.gradients[...] = 1e6  # garbage, in the padding too
         grads = [np.full(s, 3.0 if i != 3 else -4.0, np.float32) for i, s in enumerate(shapes)]
@@ -103,10 +110,15 @@ def test_the_norm_counts_each_element_once(on_ranks: Any, kind: str, size: int) 
 
 @pytest.mark.parametrize("rule", [mr.optim.LARS(lr=0.5), mr.optim.LAMB(lr=0.5)], ids=lambda r: r.name)
 def test_a_zero_norm_gives_ratio_one(on_ranks: Any, rule: Any) -> None:
-    """Zero weights move, zero gradients give no NaN (pytorch-lamb #6, composer #967); a layer over two ranks, or one."""
+    """Zero weights move, zero gradients give no NaN (pytorch-lamb #6, composer #967); layers of two ranks, of one."""
     shapes = [(6,), (30,), (2,), (3,)]
     init = [np.zeros(6, np.float32), np.zeros(30, np.float32), np.ones(2, np.float32), np.zeros(3, np.float32)]
-    grads = [np.full(6, 0.5, np.float32), np.full(30, 0.25, np.float32), np.zeros(2, np.float32), np.zeros(3, np.float32)]
+    grads = [
+        np.full(6, 0.5, np.float32),
+        np.full(30, 0.25, np.float32),
+        np.zeros(2, np.float32),
+        np.zeros(3, np.float32),
+    ]
 
     def body(comm: Any) -> Any:
         params = [p.copy() for p in init]
@@ -135,7 +147,9 @@ def test_excluded_parameters_do_not_decay(on_ranks: Any, members: Any) -> None:
     def body(comm: Any) -> Any:
         params = {name: p.copy() for name, p in init.items()}
         rule = mr.optim.SGD(lr=0.5, weight_decay=0.25)
-        opt = mr.ShardedOptimizer(comm, params, rule, groups=[mr.sharded.Group(members, weight_decay=0.0)], bucket_bytes=48)
+        opt = mr.ShardedOptimizer(
+            comm, params, rule, groups=[mr.sharded.Group(members, weight_decay=0.0)], bucket_bytes=48
+        )
         opt.step({name: np.zeros(s, np.float32) for name, s in shapes.items()})
         return list(params.values())
 
@@ -146,7 +160,9 @@ def test_excluded_parameters_do_not_decay(on_ranks: Any, members: Any) -> None:
     np.testing.assert_array_equal(w2, init["w2"] * np.float32(0.875))
 
 
-@pytest.mark.parametrize("rule", [mr.optim.SGD(lr=0.1, momentum=0.9), mr.optim.LARS(lr=0.5), mr.optim.LAMB(lr=0.05)], ids=lambda r: r.name)
+@pytest.mark.parametrize(
+    "rule", [mr.optim.SGD(lr=0.1, momentum=0.9), mr.optim.LARS(lr=0.5), mr.optim.LAMB(lr=0.05)], ids=lambda r: r.name
+)
 def test_groups_have_hyper_parameters_of_their_own(on_ranks: Any, rule: Any) -> None:
     """Two layers in one bucket, the shards' edges inside them (fairscale #697)."""
     rng = np.random.default_rng(4)
@@ -175,7 +191,7 @@ def test_groups_have_hyper_parameters_of_their_own(on_ranks: Any, rule: Any) -> 
 @pytest.mark.parametrize("kind", ["mean", "sum"])
 @pytest.mark.parametrize("hooks", [False, True])
 def test_micro_batches_are_one_batch(on_ranks: Any, overlap: bool, kind: str, hooks: bool) -> None:
-    """Reduced once, with all micro-batches in it (InfiniTrain #213, apex #708); only the mean divides (torchft #286)."""
+    """Reduced once, with all micro-batches in it (InfiniTrain #213, apex #708); only means divide (torchft #286)."""
     rng = np.random.default_rng(6)
     init = whole_numbers(rng, SHAPES)
     batches = [[whole_numbers(rng, SHAPES) for _ in range(2)] for _ in range(3)]
@@ -204,7 +220,7 @@ def test_micro_batches_are_one_batch(on_ranks: Any, overlap: bool, kind: str, ho
         np.testing.assert_allclose(a, p - 2 * 0.5 * scale * g, rtol=1e-6, atol=1e-6)
 
 
-@given(seed=st.integers(0, 1000), size=st.integers(1, 4), overlap=st.booleans(), bucket_bytes=st.sampled_from([16, 64, 1 << 20]),
+@given(seed=st.integers(0, 1000), size=st.integers(1, 4), overlap=st.booleans(), bucket_bytes=st.sampled_from([16, 64]),
        clip=st.sampled_from([None, 1.0]), aliased=st.booleans())  # fmt: skip
 def test_hooks_in_any_order_do_what_step_does(
     on_ranks: Any, seed: int, size: int, overlap: bool, bucket_bytes: int, clip: float | None, aliased: bool
@@ -218,7 +234,9 @@ def test_hooks_in_any_order_do_what_step_does(
         params: Any = mr.sharded.allocate(comm, SHAPES) if aliased else [np.empty_like(p) for p in init]
         for p, values in zip(params, init, strict=True):
             p[...] = values
-        opt = mr.ShardedOptimizer(comm, params, rule, order="rank", overlap=overlap, bucket_bytes=bucket_bytes, clip_norm=clip)
+        opt = mr.ShardedOptimizer(
+            comm, params, rule, order="rank", overlap=overlap, bucket_bytes=bucket_bytes, clip_norm=clip
+        )
         order = np.random.default_rng(seed * 10 + comm.rank)  # ranks need not hand in in the same order
         for step in grads:
             if not hooks:
@@ -263,6 +281,15 @@ def test_a_step_happens_once(on_ranks: Any) -> None:
     on_ranks(1, body)
 
 
+def test_a_bad_gradient_list_of_one_rank_ends_the_others_wait(on_ranks: Any) -> None:
+    def body(comm: Any) -> None:
+        opt = mr.ShardedOptimizer(comm, [np.zeros(4, np.float32)], mr.optim.SGD())
+        with pytest.raises(mr.ArgumentError if comm.rank == 0 else mr.MismatchError):
+            opt.step([np.zeros(3 if comm.rank == 0 else 4, np.float32)])
+
+    on_ranks(2, body)
+
+
 # --- the wire, and memory -------------------------------------------------------------------------------------------
 
 
@@ -297,13 +324,17 @@ def test_state_is_a_share_of_the_elements(on_ranks: Any, counts: Any, size: int,
             assert found == {"first": share, "second": share, "master": share}
 
 
-@pytest.mark.parametrize("rule", [mr.optim.Adam(), mr.optim.LARS(), mr.optim.LAMB(), mr.optim.Adafactor()], ids=lambda r: r.name)
+@pytest.mark.parametrize(
+    "rule", [mr.optim.Adam(), mr.optim.LARS(), mr.optim.LAMB(), mr.optim.Adafactor()], ids=lambda r: r.name
+)
 def test_more_tensors_make_no_more_collectives(on_ranks: Any, rule: Any) -> None:
     def body(comm: Any) -> Any:
         calls = comm._engine.executor.calls
         found = []
         for shapes in ([(96,)], [(4, 4)] * 6, [(1,)] * 96):
-            opt = mr.ShardedOptimizer(comm, [np.ones(s, np.float32) for s in shapes], rule, bucket_bytes=128, clip_norm=1.0)
+            opt = mr.ShardedOptimizer(
+                comm, [np.ones(s, np.float32) for s in shapes], rule, bucket_bytes=128, clip_norm=1.0
+            )
             calls.clear()
             opt.step([np.ones(s, np.float32) for s in shapes])
             found.append(list(calls))
@@ -328,7 +359,9 @@ def test_a_16_bit_gather_moves_three_quarters_of_the_bytes(on_ranks: Any) -> Non
             return prepare(request, count, counts)
 
         comm._engine.executor.prepare = counting
-        opt = mr.ShardedOptimizer(comm, [np.ones(1000, np.float32)], mr.optim.SGD(), weight_wire="bfloat16", overlap=False)
+        opt = mr.ShardedOptimizer(
+            comm, [np.ones(1000, np.float32)], mr.optim.SGD(), weight_wire="bfloat16", overlap=False
+        )
         opt.step([np.ones(1000, np.float32)])
         return moved
 
@@ -348,7 +381,9 @@ def test_a_hybrid_shards_inside_and_replicates_across(on_ranks: Any, size: int, 
 
     def body(comm: Any) -> Any:
         params = [p.copy() for p in init]
-        opt = mr.ShardedOptimizer(comm, params, rule, subgroup=subgroup, overlap=overlap, bucket_bytes=64, skip_nonfinite=True)
+        opt = mr.ShardedOptimizer(
+            comm, params, rule, subgroup=subgroup, overlap=overlap, bucket_bytes=64, skip_nonfinite=True
+        )
         for step in grads:
             opt.step(step[comm.rank])
         share = 4 * -(-sum(p.size for p in init) // opt.n_shards)
@@ -359,6 +394,6 @@ def test_a_hybrid_shards_inside_and_replicates_across(on_ranks: Any, size: int, 
 
     expected = Replicated(init, rule, np.float64)
     for step in grads:
-        expected.step([sum(np.asarray(r[i], np.float64) for r in step) / size for i in range(len(SHAPES))])
+        expected.step([np.mean([r[i] for r in step], axis=0, dtype=np.float64) for i in range(len(SHAPES))])
     for a, w in zip(same(on_ranks(size, body)), expected.w, strict=True):
         np.testing.assert_allclose(a, w, rtol=3e-6, atol=3e-6)

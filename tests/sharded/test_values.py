@@ -13,7 +13,8 @@ import multiring as mr
 from tests.sharded.reference import TYPES, Replicated, averaged, tensors
 
 SHAPES = st.lists(
-    st.one_of(st.just(()), st.just((0,)), st.tuples(st.integers(1, 40)), st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    st.one_of(
+        st.just(()), st.just((0,)), st.tuples(st.integers(1, 40)), st.tuples(st.integers(1, 9), st.integers(1, 9)),
               st.just((3, 0, 2)), st.just((2, 3, 3))),
     max_size=7,
 )  # fmt: skip
@@ -138,7 +139,9 @@ def test_norms_are_of_whole_tensors(on_ranks: Any, rule: Any) -> None:
             assert np.abs(wrong - w).max() > 1e-3, "norms of shards would pass this test too"
 
 
-@pytest.mark.parametrize("rule", [mr.optim.Adam(), mr.optim.LARS(), mr.optim.LAMB(), mr.optim.Adafactor()], ids=lambda r: r.name)
+@pytest.mark.parametrize(
+    "rule", [mr.optim.Adam(), mr.optim.LARS(), mr.optim.LAMB(), mr.optim.Adafactor()], ids=lambda r: r.name
+)
 def test_rows_and_columns_without_a_gradient(on_ranks: Any, rule: Any) -> None:
     """Units that never fire: their moments are next to nothing, and products of two of them are 0 in float32."""
     rng = np.random.default_rng(9)
