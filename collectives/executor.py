@@ -232,7 +232,7 @@ class Executor:
 
     def _fail(self, code: int, epoch: int, plan: Plan | None) -> NoReturn:
         if code == MISMATCH and not self._context.abort_word:
-            error = mismatch_error(self._context, epoch, self.rank)
+            error = mismatch_error(self._context, epoch, self.rank, plan)
         else:
             error = abort_error(self._context, self.rank, self._hosts, plan)
         self._abandon(error)
@@ -329,6 +329,7 @@ class Executor:
         SharedMemoryError
             If the heap may not grow that far.
         """
+        self.check()
         whole = (shape,) if isinstance(shape, int) else tuple(shape)
         count = int(np.prod(whole, dtype=np.int64))
         buffer = self._driver.heap.allocate(max(count * dtype.itemsize, 1))

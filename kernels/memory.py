@@ -43,7 +43,10 @@ def check(address: int, n_bytes: int, alignment: int) -> int:
     if address % alignment:
         raise MemoryError(f"misaligned {n_bytes}-byte access at {address:#x}")
     index = bisect.bisect_right(_starts, address) - 1
-    if index < 0 or address + n_bytes > _starts[index] + _sizes[_starts[index]]:
+    # A buffer may hold another, and one that was not forgotten may lie inside one that took its memory: look on below.
+    while index >= 0 and address + n_bytes > _starts[index] + _sizes[_starts[index]]:
+        index -= 1
+    if index < 0:
         raise MemoryError(f"{n_bytes} bytes at {address:#x} lie outside every buffer")
     return address
 

@@ -7,8 +7,11 @@ from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import Context
 from multiring.collectives.plan import Plan
+from multiring.collectives.schedules.algorithms import algorithms_for, build
+from multiring.collectives.schedules.choose import Choice
 from multiring.collectives.schedules.collective import COLLECTIVES
 from multiring.errors import (
+    ArgumentError,
     CollectiveTimeout,
     CommunicatorClosed,
     MismatchError,
@@ -123,7 +126,7 @@ def describe_signature(signature: int, count: int) -> str:
     return f"{values['collective']}({count} x {values['dtype']}{reduction}{root})"
 
 
-def mismatch_error(context: Context, epoch: int, rank: int) -> MultiringError:
+def mismatch_error(context: Context, epoch: int, rank: int, plan: Plan | None = None) -> MultiringError:
     """Return the error of a call whose lines differ: the same on all ranks but for "this rank"."""
     size = context.layout.n_ranks
     lines = [context.arrival(epoch, r) for r in range(size)]
@@ -141,7 +144,7 @@ def mismatch_error(context: Context, epoch: int, rank: int) -> MultiringError:
         groups.setdefault(calls[r], []).append(r)
     differences = "; ".join(
         f"{_ranks(members)}: {describe_signature(*call)} where {_ranks([r for r in range(size) if calls[r] == most])}"
-        f" {'have' if calls.count(most) > 1 else 'has'} {describe_signature(*most)}{_detail(call, most)}"
+        f" {'have' if calls.count(most) > 1 else 'has'} {describe_signature(*most)}{_detail(call, most, plan)}"
         for call, members in groups.items()
     )
     return MismatchError(
@@ -150,7 +153,22 @@ def mismatch_error(context: Context, epoch: int, rank: int) -> MultiringError:
     )
 
 
-def _detail(call: tuple[int, int], most: tuple[int, int]) -> str:
+def _algorithms_by_hash(plan: Plan | None) -> dict[str, str]:
+    """Return which algorithm a hash in a signature means, for the call that this rank made."""
+    names: dict[str, str] = {}
+    if plan is None:
+        return names
+    schedule = plan.schedule
+    for name in algorithms_for(schedule.collective.name):
+        try:
+            other = Choice(build(name, schedule.collective, schedule.n_ranks), name, "", ())
+        except ArgumentError:
+            continue  # It cannot be built for this many ranks, so no rank has it.
+        names[f"{Plan(plan.request, other, plan.rank, plan.n_slots).hash(None):06x}"] = name
+    return names
+
+
+def _detail(call: tuple[int, int], most: tuple[int, int], plan: Plan | None) -> str:
     if call[0] < 0 or most[0] < 0:
         return ""
     ours, theirs = _unpack(call[0]), _unpack(most[0])
@@ -159,6 +177,9 @@ def _detail(call: tuple[int, int], most: tuple[int, int]) -> str:
     # The plan follows from the rest: say it only where nothing else differs.
     shown = [n for n in names if n != "plan"]
     if not shown and not parts and names:
+        algorithms = _algorithms_by_hash(plan)
+        if ours["plan"] in algorithms and theirs["plan"] in algorithms:
+            return f" (algorithm {algorithms[ours['plan']]} against {algorithms[theirs['plan']]})"
         return " (differing in the algorithm, the schedule, the counts of each rank, or the custom reduction)"
     parts += [f"{n} {ours[n]} against {theirs[n]}" for n in shown]
     return f" ({', '.join(parts)})" if parts else ""

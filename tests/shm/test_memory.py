@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -43,7 +44,8 @@ def in_small_tmpfs(code: str, folder: Path, size: str) -> str:
     """Run a program that sees ``folder`` as a tmpfs of ``size``; return what it wrote."""
     program = folder.parent / "program.py"
     program.write_text(textwrap.dedent(code))
-    command = f"mount -t tmpfs -o size={size} tmpfs {folder} && exec {sys.executable} {program}"
+    paths = (shlex.quote(str(path)) for path in (folder, sys.executable, program))
+    command = "mount -t tmpfs -o size={} tmpfs {} && exec {} {}".format(size, *paths)
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         ["unshare", "-m", "sh", "-c", command],

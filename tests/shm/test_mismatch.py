@@ -70,7 +70,7 @@ WRONG: dict[str, tuple[Do, Do, dict[str, Any], list[str]]] = {
         doing("all_reduce", algorithm="direct"),
         doing("all_reduce", algorithm="ring"),
         {},
-        ["the algorithm"],
+        ["algorithm ring against direct"],
     ),
     "collective": (SUM, lambda c, x, out: c.broadcast(x, 0), {}, ["collective broadcast against all_reduce"]),
     "barrier": (SUM, lambda c, x, out: c.barrier(), {}, ["barrier(", "all_reduce(40 x float32, op='sum')"]),
