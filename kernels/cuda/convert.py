@@ -92,7 +92,7 @@ def make_convert(arithmetic: Arithmetic, shape: Shape) -> Callable[..., None]:
         index = first * threads + thread
         while index < n - inner:
             at = index
-            if inner > 0 and index >= before:
+            if index >= before:
                 at += inner
             element_part(source, destination, at, parameter)
             index += step * threads

@@ -183,7 +183,7 @@ def make_fold(arithmetic: Arithmetic, shape: Shape) -> Callable[..., None]:
         index = first * threads + thread
         while index < n - inner:
             at = index
-            if inner > 0 and index >= before:
+            if index >= before:
                 at += inner
             element_part(sources, n_sources, destinations, n_destinations, at, parameter)
             index += step * threads
