@@ -85,7 +85,7 @@ def measure(iters: int, bucket_bytes: int | None, shapes: list[tuple[int, ...]])
                 }
                 for name, t in slowest.items()
             }
-            del made, contender
+            made.clear()
         return report if comm.rank == 0 else None
 
 

@@ -144,26 +144,26 @@ def load_file(optimizer: ShardedOptimizer, path: str | os.PathLike[str]) -> None
 # --- files ----------------------------------------------------------------------------------------------------------
 
 
-def _safetensors() -> Any:
+def _safetensors() -> tuple[Any, Any]:
     try:
         import safetensors
-        import safetensors.numpy
+        from safetensors import numpy as packing
     except ImportError:
         raise CheckpointError(
             "checkpoint: safetensors is not installed; install it: pip install 'multiring[checkpoint]'"
         ) from None
-    return safetensors
+    return safetensors.deserialize, packing.save
 
 
 def _packed(state: dict[str, NDArray[Any]]) -> bytes:
     arrays = {key: np.ascontiguousarray(array).reshape(array.shape) for key, array in state.items()}
-    data: bytes = _safetensors().numpy.save(arrays)
+    data: bytes = _safetensors()[1](arrays)
     return data
 
 
 def _unpacked(data: bytes, path: Path) -> dict[str, NDArray[Any]]:
     """Return the arrays of a file's bytes; safetensors' own way from bytes to numpy has no bfloat16."""
-    deserialize = _safetensors().deserialize
+    deserialize = _safetensors()[0]
     state = {}
     try:
         for name, facts in deserialize(data):

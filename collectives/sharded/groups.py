@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from multiring.collectives.sharded.rule import UpdateRule, replaced
@@ -27,7 +27,7 @@ class Group:
             if isinstance(members, str):
                 raise ArgumentTypeError(f"Group: members: got {members!r}, wanted a list of names or a function")
             members = list(members)
-        self.members: Callable[[str, tuple[int, ...]], bool] | list[Any] = members
+        self.members: Any = members
         self.hyper_parameters = hyper_parameters
 
     def places(self, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> set[int]:

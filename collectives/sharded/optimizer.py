@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -399,13 +399,13 @@ class ShardedOptimizer:
         """
         from multiring.collectives.sharded.state import shard_state
 
-        return shard_state(self)
+        return shard_state(cast(Any, self))
 
     def full_state_dict(self) -> dict[str, NDArray[Any]]:
         """Return the whole state as plain arrays of the parameters' shapes; all ranks must call, and all get it."""
         from multiring.collectives.sharded.state import full_state
 
-        return full_state(self)
+        return full_state(cast(Any, self))
 
     def load_state_dict(self, state: Any) -> None:
         """Continue from a state: parameters, masters, moments and counters; all ranks must call.
@@ -423,4 +423,4 @@ class ShardedOptimizer:
         """
         from multiring.collectives.sharded.state import load_state
 
-        load_state(self, state)
+        load_state(cast(Any, self), state)
