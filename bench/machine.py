@@ -24,6 +24,7 @@ __all__ = [
     "versions",
 ]
 
+
 def check_memory(needed_bytes: int, local_size: int, size_text: str, root: Path = Path("/")) -> None:
     """Refuse a sweep whose largest size does not fit, before it starts.
 

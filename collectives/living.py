@@ -18,6 +18,7 @@ class Living(Protocol):
     @property
     def failed(self) -> bool:
         """Whether an error closed it."""
+        ...
 
     def close(self) -> None:
         """Leave it."""

@@ -12,7 +12,16 @@ from multiring.kernels import scalars, spans
 from multiring.kernels.dtypes import DTYPES, DType
 from multiring.kernels.operations import OPERATIONS, Reduction, check_operation
 
-__all__ = ["accumulate_of", "canonical", "combine_of", "load_of", "span_function", "span_name", "store_of", "stored_type"]
+__all__ = [
+    "accumulate_of",
+    "canonical",
+    "combine_of",
+    "load_of",
+    "span_function",
+    "span_name",
+    "store_of",
+    "stored_type",
+]
 
 Scalar = Callable[..., Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from multiring.kernels import kinds, scalars
+from multiring.kernels import kinds
 from multiring.kernels.cuda.homes import device_function
 from multiring.kernels.cuda.lanes import (
     VECTOR_BYTES,

@@ -45,7 +45,7 @@ def schedules_of(name: str, n_ranks: int, root: int) -> tuple[Schedule, ...]:
 def preempted(seed: int) -> Iterator[None]:
     """Let ranks in plain Python stop before any instruction, not only where they must wait."""
     rng = random.Random(seed)
-    names = vars(interpreter)
+    names = interpreter.__dict__
     real = names["execute"]
 
     def execute(context: int, call: int, program: int, index: int, piece: int) -> int:
