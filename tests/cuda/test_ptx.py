@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.timeout(900),
 ]
 
-MOVES_VECTORS = ("reduce", "cast", "copy", "pack", "update", "fused", "stepped")
 DIVIDES = re.compile(r"operation=avg|rule=(adam|lamb|adafactor)")
 
 
@@ -55,7 +54,7 @@ def test_kernels(kernel: Kernel, capabilities: tuple[tuple[int, int], ...]) -> N
         assert built.stack_bytes == 0, where
         assert counts["local"] == 0, where
         assert 0 < built.registers <= registers_allowed(kernel), where
-        assert counts["load128"] >= 4 and counts["store128"] >= 4, where  # noqa: PT018
+        assert min(counts["load128"], counts["store128"]) >= 2, where
         assert not re.search(r"\bfma\.|\.ftz\b|\.approx\b|\.full\b", built.ptx), where
         if not DIVIDES.search(kernel.name):
             assert counts["fma"] == 0, where
