@@ -13,6 +13,7 @@ from typing import Any
 from multiring.collectives.bootstrap import Bootstrap, connect
 from multiring.collectives.executor import Executor
 from multiring.collectives.living import living
+from multiring.collectives.time_limit import seconds_of
 from multiring.errors import ArgumentError, LaunchError
 
 __all__ = ["from_mpi", "init"]
@@ -58,12 +59,11 @@ def _timeout(timeout_s: float) -> float:
     if text is None:
         return timeout_s
     try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0.0 < value < 1e9:
-        raise ArgumentError(f"MULTIRING_TIMEOUT_S: got {text!r}, wanted seconds above 0")
-    return value
+        return seconds_of("MULTIRING_TIMEOUT_S", float(text))
+    except (ValueError, ArgumentError):
+        raise ArgumentError(
+            f"MULTIRING_TIMEOUT_S: got {text!r}, wanted a finite number of seconds above 0 and at most 1e9"
+        ) from None
 
 
 def _join(bootstrap: Bootstrap, timeout_s: float, *, over_mpi: bool) -> Executor:

@@ -69,7 +69,8 @@ def detect(environ: Mapping[str, str]) -> Launcher:
     Raises
     ------
     LaunchError
-        A launcher was seen, but a number that it must give is missing or makes no sense.
+        A launcher was seen, but something that it must give is missing or makes no sense: half a job description
+        must not become a job of one rank.
 
     Notes
     -----
@@ -138,8 +139,10 @@ def _srun(environ: Mapping[str, str]) -> Launcher | None:
 
 
 def _launch(environ: Mapping[str, str]) -> Launcher | None:
-    if not {"MULTIRING_RANK", "MULTIRING_SIZE", "MULTIRING_JOB"} <= environ.keys():
+    names = ("MULTIRING_RANK", "MULTIRING_SIZE", "MULTIRING_JOB")
+    if not any(name in environ for name in names):
         return None
+    _require_all(environ, names)
     return Launcher(
         "launch",
         _needed(environ, "MULTIRING_RANK"),
@@ -151,9 +154,27 @@ def _launch(environ: Mapping[str, str]) -> Launcher | None:
 
 
 def _generic(environ: Mapping[str, str]) -> Launcher | None:
-    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"} <= environ.keys():
+    names = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    given = [name for name in names if name in environ]
+    # A RANK or an address by itself says nothing: many programs have one. All but the size say: one of several.
+    if "WORLD_SIZE" not in given and len(given) < 3:
         return None
+    if "WORLD_SIZE" in given and len(given) < 4 and _needed(environ, "WORLD_SIZE") == 1:
+        return None
+    _require_all(environ, names)
     return _ranks_of("env", environ, ("MASTER_ADDR", "MASTER_PORT"))
+
+
+def _require_all(environ: Mapping[str, str], names: tuple[str, ...]) -> None:
+    """Refuse a description of a job of which a part is missing."""
+    missing = [name for name in names if name not in environ]
+    if missing:
+        got = ", ".join(f"{name}={environ[name]}" for name in names if name in environ)
+        raise LaunchError(
+            f"environment: got {got} without {' and '.join(missing)}, wanted all of {', '.join(names)}; set what is "
+            "missing, start the program with its launcher (mpiexec, srun, torchrun, multiring launch), or unset them "
+            "all to run alone"
+        )
 
 
 def _ranks_of(kind: str, environ: Mapping[str, str], key_names: tuple[str, ...]) -> Launcher:

@@ -25,17 +25,17 @@ class Base:
     _hot: dict[int, dict[int, Callable[[int, int], None]]]
     _hot_dtypes: list[Any]
 
-    def _build(self, build: Builder, *args: Any, **options: Any) -> Action:
-        """Check a collective's arguments; bad ones are published as refused before the error is raised."""
+    def _build(self, build: Builder, /, *args: Any, **options: Any) -> Action:
+        """Check a collective's arguments; whatever is raised meanwhile, the call is published as refused before."""
         engine = self._engine
         engine.require_open()
         try:
             return build(engine.executor, *args, **options)
-        except Exception:
+        except BaseException:  # an interrupt too: else this rank's next call would meet the others' present one
             engine.refuse()
             raise
 
-    def _collective(self, build: Builder, *args: Any, **options: Any) -> Any:
+    def _collective(self, build: Builder, /, *args: Any, **options: Any) -> Any:
         """Check and launch a collective."""
         return self._engine.launch(self._build(build, *args, **options), options.get("async_op", False))
 
@@ -44,6 +44,8 @@ class Base:
         before.
         """
         key = (name, *root.values(), *options.items())
+        if options:  # True equals 1, but is no number of seconds
+            key += tuple(map(type, options.values()))
         result = self._warm.call(key, x, out)
         if result is not MISS:
             return result

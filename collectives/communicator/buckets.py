@@ -15,12 +15,15 @@ from multiring.collectives.communicator.action import Action, FunctionAction, Se
 from multiring.collectives.communicator.build import action_of
 from multiring.collectives.communicator.check import output_view, overlap
 from multiring.collectives.communicator.contract import Executor
+from multiring.collectives.communicator.options import timeout_of
 from multiring.collectives.request import Request
 from multiring.errors import ArgumentError, ArgumentTypeError, MismatchError, MultiringError
 from multiring.kernels.dtypes import DTYPES, DType
 from multiring.kernels.operations import OPERATIONS
 
 __all__ = ["ALONE_BYTES", "BUCKET_BYTES", "Bucket", "BucketStore", "pack"]
+
+NAME = "all_reduce_many"
 
 ALONE_BYTES = 1 << 18
 """An array of this many bytes or more is reduced where it lies: two more copies would cost more than a call."""
@@ -99,14 +102,15 @@ class BucketStore:
 
     def build(self, arrays: Any, **options: Any) -> Action:
         """Build an all_reduce of many arrays."""
-        name = "all_reduce_many"
+        name = NAME
         if isinstance(arrays, np.ndarray) or not isinstance(arrays, Iterable):
             raise ArgumentTypeError(f"{name}: arrays: got {type(arrays).__name__}, wanted a list of arrays")
         listed = list(arrays)
         views = [output_view(name, f"arrays[{i}]", x) for i, x in enumerate(listed)]
         self._refuse_overlaps(name, views)
         layout = [(v.dtype, v.size) for v in views]
-        parts: list[Action] = [self._agree(layout)] if views else []
+        limit_s = timeout_of(name, options.get("timeout"))
+        parts: list[Action] = [self._agree(layout, limit_s)] if views else []
         parts += [self._bucket(bucket, [views[i] for i in bucket.members], options) for bucket in pack(layout)]
         return SequenceAction(name, listed, parts)
 
@@ -114,11 +118,21 @@ class BucketStore:
         executor = self._executor
         if len(views) == 1 and (views[0].direct or bucket.count * bucket.dtype.itemsize >= ALONE_BYTES):
             return action_of(
-                executor, "all_reduce", views[0], views[0], bucket.count, options, reduces=True, in_place=True
+                executor,
+                "all_reduce",
+                views[0],
+                views[0],
+                bucket.count,
+                options,
+                reduces=True,
+                in_place=True,
+                method=NAME,
             )
         buffer = self.buffer(bucket.dtype, bucket.count)
         whole = View(buffer, buffer, bucket.dtype)
-        action = action_of(executor, "all_reduce", whole, whole, bucket.count, options, reduces=True, in_place=True)
+        action = action_of(
+            executor, "all_reduce", whole, whole, bucket.count, options, reduces=True, in_place=True, method=NAME
+        )
         for start, view in zip(bucket.starts, views, strict=True):
             place = buffer[start : start + view.size].reshape(view.shape)
             action.before.append((place, view.array))
@@ -134,7 +148,7 @@ class BucketStore:
                     f"{name}: arrays[{j}] overlaps arrays[{i}], wanted separate arrays; pass a copy, or each once"
                 )
 
-    def _agree(self, layout: list[tuple[DType, int]]) -> Action:
+    def _agree(self, layout: list[tuple[DType, int]], limit_s: float | None) -> Action:
         """Compare a layout among the ranks before its first use: two lists of other sizes may have the same sum.
 
         A rank that already knows the layout skips this; one that does not then meets another collective, which is a
@@ -144,14 +158,15 @@ class BucketStore:
         mark = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little") >> 2
         executor = self._executor
         pair = np.empty(2, np.int64)
-        request = Request("all_reduce", DTYPES["int64"], OPERATIONS["max"])
+        # Prepared before anything is launched, so that the call is still refused as a whole if that fails.
+        comparing = executor.prepare(Request("all_reduce", DTYPES["int64"], OPERATIONS["max"]), 2)
 
         def agree() -> None:
             if mark in self._agreed:
                 return
             pair[:] = mark, -mark
             address = address_of(pair)
-            executor.prepare(request, 2).run(address, address)
+            comparing.run(address, address, limit_s)
             if int(pair[0]) != -int(pair[1]):
                 # All ranks know now. One more call, in which they differ, closes the communicator for all of them
                 # alike.

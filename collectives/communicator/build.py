@@ -55,6 +55,7 @@ def action_of(
     root: int = 0,
     counts: tuple[int, ...] | None = None,
     result: Any = None,
+    method: str | None = None,
 ) -> Built:
     """Bind checked arrays to an invocation.
 
@@ -64,10 +65,12 @@ def action_of(
         None: this rank has no such array, address 0.
     in_place : bool
         Whether ``x`` and ``out`` are one array, as opposed to one lying at its place inside the other.
+    method : str, optional
+        What errors call it, where that is another name than the collective's.
     """
     view = cast(View, x if x is not None else out)
-    request = request_of(executor, collective, view.dtype, options, reduces=reduces, root=root)
-    limit_s = timeout_of(collective, options.get("timeout"))
+    request = request_of(executor, collective, view.dtype, options, reduces=reduces, root=root, method=method)
+    limit_s = timeout_of(method or collective, options.get("timeout"))
     invocation = executor.prepare(request, count, counts)
     action = CollectiveAction(collective, result, (x, out, result), invocation, limit_s)
     if in_place:

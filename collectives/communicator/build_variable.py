@@ -53,6 +53,7 @@ def reduce_scatter_v(executor: Executor, x: Any, counts: Any, out: Any = None, *
         reduces=True,
         counts=shares,
         result=target.object,
+        method=name,
     )
 
 
@@ -75,7 +76,16 @@ def all_gather_v(executor: Executor, x: Any, counts: Any, out: Any = None, **opt
         require_size(name, "out", target, total, f"the sum of counts {shares}")
         refuse_unless_place(name, target, source, sum(shares[:rank]), "out", "x")
     return action_of(
-        executor, "all_gather", source, target, total, options, reduces=False, counts=shares, result=target.object
+        executor,
+        "all_gather",
+        source,
+        target,
+        total,
+        options,
+        reduces=False,
+        counts=shares,
+        result=target.object,
+        method=name,
     )
 
 
@@ -107,5 +117,14 @@ def all_to_all_v(
         require_size(name, "out", target, received, f"the sum of what the ranks send here, {table[rank::size]}")
         refuse_overlap(name, source, target, "out=None (all_to_all_v has no in place form)")
     return action_of(
-        executor, "all_to_all", source, target, sum(table), options, reduces=False, counts=table, result=target.object
+        executor,
+        "all_to_all",
+        source,
+        target,
+        sum(table),
+        options,
+        reduces=False,
+        counts=table,
+        result=target.object,
+        method=name,
     )

@@ -61,7 +61,7 @@ class Communicator(Reducing, Moving, Transferring, Planning):
         device : str
             ``"auto"``, ``"host"`` or ``"cuda"``.
         timeout : float
-            Seconds that a call waits for its peers.
+            Seconds that a call waits for its peers; above 0 and at most 1e9.
         """
         return cls(start_executor(device, timeout, comm))
 
@@ -182,12 +182,16 @@ class Communicator(Reducing, Moving, Transferring, Planning):
         def build_split(executor: Executor) -> Action:
             chosen = None if color is None else index_of("split", "color", color)
             order = index_of("split", "key", key)
+            for name, value in (("color", chosen or 0), ("key", order)):
+                if not -(1 << 63) <= value < 1 << 63:
+                    raise ArgumentError(
+                        f"split: {name}: got a whole number of {value.bit_length()} bits, wanted at most 63"
+                    )
+            if self._engine.own_group() is not None:
+                raise ArgumentError("split: called inside a group, wanted after it: its result is needed at once")
             return FunctionAction("split", lambda: executor.split(chosen, order))
 
-        action = self._build(build_split)
-        if self._engine.own_group() is not None:
-            raise ArgumentError("split: called inside a group, wanted after it: its result is needed at once")
-        executor = self._engine.launch(action)
+        executor = self._engine.launch(self._build(build_split))
         return None if executor is None else Communicator(executor)
 
     def dup(self) -> Communicator:

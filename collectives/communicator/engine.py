@@ -23,12 +23,9 @@ class OpenGroup(Protocol):
     ----------
     thread : int
         The thread whose calls it collects.
-    refused : bool
-        Whether one of them was refused.
     """
 
     thread: int
-    refused: bool
 
     def add(self, action: Action, async_op: bool) -> Any:
         """Collect one call."""
@@ -107,12 +104,8 @@ class Engine:
         """Publish a call as refused, in its place among the calls: the caller then raises its own error."""
         if self.closed or self.executor.closed:
             return
-        group = self.own_group()
-        if group is not None:
-            group.refused = True
-            return
         with suppress(MultiringError):  # the bad argument is what the user must hear of
-            self.launch(FunctionAction("refuse", self.executor.refuse))
+            self.launch(FunctionAction("refuse", self.executor.refuse))  # in a group: at its end, in its place
 
     def enter(self) -> None:
         """Take the gate for a longer time, behind what is queued."""

@@ -27,7 +27,6 @@ class Group:
 
     def __init__(self, engine: Engine) -> None:
         self.thread = 0
-        self.refused = False
         self._engine = engine
         self._actions: list[tuple[Action, Task | None]] = []
         self._outer: OpenGroup | None = None
@@ -77,7 +76,7 @@ class Group:
         )
 
     def _collective(self) -> bool:
-        return self.refused or any(not isinstance(action, TransferAction) for action, _ in self._actions)
+        return any(not isinstance(action, TransferAction) for action, _ in self._actions)
 
     def _run(self) -> None:
         """Launch: the group owns the gate."""

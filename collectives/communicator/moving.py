@@ -147,11 +147,12 @@ class Moving(Base):
                         f"{name}: x: got {view.size} elements (shape {view.shape}), wanted {sum(table)}, the sum of "
                         f"send_counts {table}"
                     )
-            return _holding(table)
+                return _holding((table, True))
+            return _holding((table, False))
 
         size = self._engine.executor.size
-        told = self._build(row).result
-        if len(told) == size and matrix_of("all_to_all_v", "send_counts", send_counts, size) is None:
+        told, only_mine = self._build(row).result
+        if only_mine:
             told = self._tell("all_to_all_v", list(told), options.get("timeout"))
         table = [told[i * size : (i + 1) * size] for i in range(size)]
         return self._collective(build_variable.all_to_all_v, x, table, recv_counts, out, **options)
@@ -230,21 +231,22 @@ class Moving(Base):
 
     def _tell(self, name: str, mine: list[int], timeout: float | None) -> tuple[int, ...]:
         """Gather a few whole numbers of every rank."""
-        engine = self._engine
-        if engine.own_group() is not None:
-            engine.refuse()
-            raise ArgumentError(
-                f"{name}: got no counts of the other ranks inside a group, wanted all of them: the ranks cannot "
-                "tell each other "
-                f"before the group's end"
-            )
-        sent = np.array(mine, np.int64)
-        told = np.empty(sent.size * engine.executor.size, np.int64)
-        invocation = engine.executor.prepare(Request("all_gather", DTYPES["int64"]), told.size)
-        action = CollectiveAction(f"{name} counts", None, (sent, told), invocation, timeout_of(name, timeout))
-        action.x_address, action.out_address = address_of(sent), address_of(told)
-        engine.launch(action)
-        return tuple(told.tolist())
+
+        def built(executor: Executor) -> Action:
+            if self._engine.own_group() is not None:
+                raise ArgumentError(
+                    f"{name}: got no counts of the other ranks inside a group, wanted all of them: the ranks cannot "
+                    "tell each other before the group's end"
+                )
+            limit_s = timeout_of(name, timeout)
+            sent = np.array(mine, np.int64)
+            told = np.empty(sent.size * executor.size, np.int64)
+            invocation = executor.prepare(Request("all_gather", DTYPES["int64"]), told.size)
+            action = CollectiveAction(f"{name} counts", told, (sent, told), invocation, limit_s)
+            action.x_address, action.out_address = address_of(sent), address_of(told)
+            return action
+
+        return tuple(self._engine.launch(self._build(built)).tolist())
 
 
 def _holding(value: Any) -> Action:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator as _operator
 import weakref
 from typing import Any, TypedDict
@@ -12,6 +11,7 @@ from multiring.collectives.request import Request
 from multiring.collectives.schedules.ordering import is_rank_ordered, same_on_every_rank
 from multiring.collectives.schedules.schedule import Schedule
 from multiring.collectives.schedules.verify import verify
+from multiring.collectives.time_limit import seconds_of
 from multiring.errors import ArgumentError, ArgumentTypeError, ScheduleError
 from multiring.kernels.dtypes import DType, dtype_of
 from multiring.kernels.operations import Reduction, check_operation, operation_of
@@ -23,7 +23,7 @@ class PeerOptions(TypedDict, total=False):
     """Keyword arguments of sends and receives."""
 
     timeout: float | None
-    """Seconds until :class:`~multiring.CollectiveTimeout`; None: the communicator's."""
+    """Seconds until :class:`~multiring.CollectiveTimeout`, above 0 and at most 1e9; None: the communicator's."""
     async_op: bool
     """Return a :class:`~multiring.Work` at once."""
 
@@ -62,9 +62,23 @@ _REDUCE = frozenset(ReduceOptions.__annotations__)
 
 
 def request_of(
-    executor: Executor, collective: str, dtype: DType, options: dict[str, Any], *, reduces: bool, root: int = 0
+    executor: Executor,
+    collective: str,
+    dtype: DType,
+    options: dict[str, Any],
+    *,
+    reduces: bool,
+    root: int = 0,
+    method: str | None = None,
 ) -> Request:
     """Check a call's keyword arguments and return its request.
+
+    Parameters
+    ----------
+    executor, collective, dtype, options, reduces, root
+        The call.
+    method : str, optional
+        What errors call it, where that is another name than the collective's.
 
     Raises
     ------
@@ -75,25 +89,26 @@ def request_of(
     ScheduleError
         If a schedule does not keep its promise.
     """
+    name = method or collective
     given = dict(options)
-    check_names(collective, given, _REDUCE if reduces else _MOVE)
+    check_names(name, given, _REDUCE if reduces else _MOVE)
     operation = None
     if reduces:
         operation = operation_of(given.get("op", "sum"))
         check_operation(operation, dtype)
     order = given.get("order")
     if order not in (None, "rank"):
-        raise ArgumentError(f"{collective}: order: got {order!r}, wanted None or 'rank'")
+        raise ArgumentError(f"{name}: order: got {order!r}, wanted None or 'rank'")
     algorithm, schedule = given.get("algorithm"), given.get("schedule")
     if algorithm is not None and not isinstance(algorithm, str):
         raise ArgumentTypeError(
-            f"{collective}: algorithm: got {type(algorithm).__name__}, wanted a name; pass a Schedule as schedule="
+            f"{name}: algorithm: got {type(algorithm).__name__}, wanted a name; pass a Schedule as schedule="
         )
     if schedule is not None:
-        _check_schedule(executor, collective, schedule, algorithm, root)
+        _check_schedule(executor, name, collective, schedule, algorithm, root)
         if order == "rank" and not is_rank_ordered(schedule):
             raise ArgumentError(
-                f"{collective}: got order='rank' and a schedule ({schedule.algorithm}) that does not add in ascending "
+                f"{name}: got order='rank' and a schedule ({schedule.algorithm}) that does not add in ascending "
                 "rank, wanted one that does, or leave order out"
             )
     return Request(
@@ -101,8 +116,8 @@ def request_of(
         dtype,
         operation,
         root,
-        _float_type(collective, "wire", given.get("wire"), dtype),
-        _float_type(collective, "accumulate", given.get("accumulate"), dtype),
+        _float_type(name, "wire", given.get("wire"), dtype),
+        _float_type(name, "accumulate", given.get("accumulate"), dtype),
         order,
         algorithm,
         schedule,
@@ -134,16 +149,18 @@ def _float_type(collective: str, name: str, value: Any, dtype: DType) -> DType |
     return wanted
 
 
-def _check_schedule(executor: Executor, collective: str, schedule: Any, algorithm: str | None, root: int) -> None:
+def _check_schedule(
+    executor: Executor, name: str, collective: str, schedule: Any, algorithm: str | None, root: int
+) -> None:
     if not isinstance(schedule, Schedule):
-        raise ArgumentTypeError(f"{collective}: schedule: got {type(schedule).__name__}, wanted a Schedule")
+        raise ArgumentTypeError(f"{name}: schedule: got {type(schedule).__name__}, wanted a Schedule")
     if algorithm is not None:
-        raise ArgumentError(f"{collective}: got algorithm={algorithm!r} and a schedule, wanted one of them")
+        raise ArgumentError(f"{name}: got algorithm={algorithm!r} and a schedule, wanted one of them")
     if schedule.n_ranks != executor.size:
-        raise ArgumentError(f"{collective}: schedule: got one for {schedule.n_ranks} ranks, wanted {executor.size}")
+        raise ArgumentError(f"{name}: schedule: got one for {schedule.n_ranks} ranks, wanted {executor.size}")
     if schedule.collective.name != collective or schedule.collective.root != root:
         raise ArgumentError(
-            f"{collective}: schedule: got one for {schedule.collective.name} with root {schedule.collective.root}, "
+            f"{name}: schedule: got one for {schedule.collective.name} with root {schedule.collective.root}, "
             f"wanted {collective} with root {root}"
         )
     _verify_once(schedule)
@@ -192,15 +209,7 @@ def timeout_of(collective: str, value: Any) -> float | None:
 
     Raises
     ------
-    ArgumentError
-        If it is not above 0.
+    ArgumentError, ArgumentTypeError
+        See :func:`~multiring.collectives.time_limit.seconds_of`.
     """
-    if value is None:
-        return None
-    try:
-        seconds = float(value)
-    except (TypeError, ValueError):
-        raise ArgumentTypeError(f"{collective}: timeout: got {value!r}, wanted seconds or None") from None
-    if math.isnan(seconds) or seconds <= 0:
-        raise ArgumentError(f"{collective}: timeout: got {value!r}, wanted more than 0 seconds, or None")
-    return seconds
+    return None if value is None else seconds_of(f"{collective}: timeout", value, or_none=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from typing import Any, cast
 
 from multiring.collectives.communicator.action import CollectiveAction, TransferAction
@@ -172,9 +173,12 @@ class Raw:
     def _call(
         self, name: str, send_ptr: int, recv_ptr: int, count: int, dtype: Any, op: Any, root: int, stream: int
     ) -> None:
-        invocation = self._invocations.get((name, count, dtype, op, root))
+        invocation = None
+        if type(send_ptr) is type(recv_ptr) is int and 0 <= send_ptr < 1 << 63 and 0 <= recv_ptr < 1 << 63:
+            with suppress(TypeError):  # what cannot be hashed is refused below
+                invocation = self._invocations.get((name, count, dtype, op, root))
         if invocation is None or stream:
-            invocation = self._prepare(name, count, dtype, op, root, stream)
+            invocation, send_ptr, recv_ptr = self._prepare(name, send_ptr, recv_ptr, count, dtype, op, root, stream)
         gate = self._engine.gate
         taken, gate.idle = gate.idle, False
         if taken:
@@ -189,12 +193,15 @@ class Raw:
         action.x_address, action.out_address = send_ptr, recv_ptr
         self._engine.launch(action)
 
-    def _prepare(self, name: str, count: int, dtype: Any, op: Any, root: int, stream: int) -> Any:
+    def _prepare(
+        self, name: str, send_ptr: Any, recv_ptr: Any, count: int, dtype: Any, op: Any, root: int, stream: int
+    ) -> tuple[Any, int, int]:
         engine = self._engine
         engine.require_open()
         executor = engine.executor
         try:
             _refuse_stream(name, stream)
+            send_ptr, recv_ptr = _address(name, "send_ptr", send_ptr), _address(name, "recv_ptr", recv_ptr)
             element, elements = _dtype(dtype), index_of(name, "count", count)
             if elements < 0:
                 raise ArgumentError(f"{name}: count: got {elements}, wanted 0 or more elements")
@@ -206,19 +213,21 @@ class Raw:
                 elements *= executor.size
             request = Request(name, element, operation, root_of(executor, name, root))
             invocation = executor.prepare(request, elements)
-        except Exception:
+            hash((dtype, op))
+        except BaseException:
             engine.refuse()
             raise
         if len(self._invocations) >= 1024:
             self._invocations.clear()
         self._invocations[name, count, dtype, op, root] = invocation
-        return invocation
+        return invocation, send_ptr, recv_ptr
 
     def _transfer(self, name: str, address: int, count: int, dtype: Any, peer: int, stream: int) -> None:
         executor = self._engine.executor
         _refuse_stream(name, stream)
         action = TransferAction(name, None, (), executor, None)
-        span = (address, index_of(name, "count", count), _dtype(dtype), root_of(executor, name, peer, "peer"))
+        elements, to = index_of(name, "count", count), root_of(executor, name, peer, "peer")
+        span = (_address(name, f"{name}_ptr", address), elements, _dtype(dtype), to)
         (action.sends if name == "send" else action.receives).append(span)
         self._engine.launch(action)
 
@@ -226,6 +235,13 @@ class Raw:
 def _refuse_stream(name: str, stream: int) -> None:
     if stream:
         raise ArgumentError(f"{name}: stream: got {stream}, wanted 0: host memory has no streams")
+
+
+def _address(name: str, what: str, value: Any) -> int:
+    address = index_of(name, what, value)
+    if not 0 <= address < 1 << 63:
+        raise ArgumentError(f"{name}: {what}: got {address:#x}, wanted an address from 0 to 2**63 - 1")
+    return address
 
 
 def _dtype(value: Any) -> DType:

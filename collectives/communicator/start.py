@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from multiring.collectives.communicator.contract import Executor
-from multiring.collectives.communicator.options import timeout_of
-from multiring.errors import ArgumentError, ArgumentTypeError
+from multiring.collectives.time_limit import seconds_of
+from multiring.errors import ArgumentError
 
 __all__ = ["DEVICES", "start_executor"]
 
@@ -21,15 +21,13 @@ def start_executor(device: str, timeout: float, mpi_comm: Any = None) -> Executo
     device : str
         One of :data:`DEVICES`.
     timeout : float
-        Seconds that a call waits for its peers.
+        Seconds that a call waits for its peers; above 0 and at most 1e9.
     mpi_comm : mpi4py.MPI.Comm, optional
         The ranks, and the way to them; None: the launcher's environment decides.
     """
     if device not in DEVICES:
         raise ArgumentError(f"device: got {device!r}, wanted one of {', '.join(map(repr, DEVICES))}")
-    limit_s = timeout_of("init", timeout)
-    if limit_s is None:
-        raise ArgumentTypeError("init: timeout: got None, wanted seconds")
+    limit_s = seconds_of(f"{'init' if mpi_comm is None else 'from_mpi'}: timeout", timeout)
     from multiring.collectives import initialise
 
     if mpi_comm is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from multiring.collectives.communicator.action import Action, TransferAction
 from multiring.collectives.communicator.gate import Gate
+from multiring.collectives.time_limit import seconds_of
 from multiring.errors import CollectiveTimeout
 
 __all__ = ["Queue", "Task", "Work"]
@@ -38,7 +39,7 @@ class Work:
         Parameters
         ----------
         timeout : float, optional
-            Seconds to wait; None: as long as the call takes, which has a limit of its own.
+            Seconds to wait, from 0 (only ask) to 1e9; None: as long as the call takes, which has a limit of its own.
 
         Returns
         -------
@@ -47,15 +48,18 @@ class Work:
 
         Raises
         ------
+        ArgumentError, ArgumentTypeError
+            If the timeout is not such a number, also when the call is done.
         MultiringError
             What the call raised; the same on every ``wait``.
         CollectiveTimeout
             If it is not done in time. The call goes on, and so may the waiting.
         """
+        limit_s = -1.0 if timeout is None else seconds_of("wait: timeout", timeout, zero=True, or_none=True)
         if not self._finished:
             if self._start is not None:
                 self._start()
-            if not self._done.acquire(timeout=-1 if timeout is None else max(0.0, timeout)):
+            if not self._done.acquire(timeout=limit_s):
                 raise CollectiveTimeout(
                     f"{self._name}: not done after waiting {timeout} s, and still running; "
                     f"wait again, or abort the communicator"

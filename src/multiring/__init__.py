@@ -82,7 +82,7 @@ def init(device: str = "auto", timeout: float = 300.0) -> Communicator:
     device : str
         ``"auto"``, ``"host"`` or ``"cuda"``.
     timeout : float
-        Seconds that a call waits for its peers.
+        Seconds that a call waits for its peers; above 0 and at most 1e9.
 
     Raises
     ------

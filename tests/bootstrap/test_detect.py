@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import pytest
 
 from multiring.collectives.bootstrap.bootstrap import refuse_several_nodes
@@ -80,12 +82,23 @@ SRUN_FOUND = Launcher("srun", 5, 8, 1, None, "812.0.0", over_mpi=True)
         ),
         pytest.param(LAUNCH, LAUNCH_FOUND, id="multiring launch"),
         pytest.param(GENERIC, Launcher("env", 1, 2, None, None, "10.0.0.1|1234"), id="set by hand"),
-        pytest.param({k: v for k, v in GENERIC.items() if k != "MASTER_PORT"}, ALONE, id="one of four missing"),
+        pytest.param({"WORLD_SIZE": "1"}, ALONE, id="a world of one"),
+        pytest.param({"WORLD_SIZE": "1", "RANK": "0"}, ALONE, id="a world of one and its rank"),
+        pytest.param(
+            {"WORLD_SIZE": "1", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, ALONE, id="a world of one, no rank"
+        ),
+        pytest.param({"RANK": "3"}, ALONE, id="RANK by itself"),
+        pytest.param({"MASTER_ADDR": "localhost", "MASTER_PORT": "1"}, ALONE, id="an address by itself"),
+        pytest.param({"MULTIRING_LOCAL_RANK": "1"}, ALONE, id="a local rank by itself"),
         # Stale or foreign variables.
         pytest.param({"PMI_RANK": "1", "PMI_SIZE": "2"}, ALONE, id="stale PMI_RANK without its socket"),
         pytest.param({"PMIX_RANK": "1"}, ALONE, id="PMIX_RANK alone"),
         # MPI's variables come first, then those that only one launcher sets.
         pytest.param(TORCHRUN | OPENMPI, OPENMPI_FOUND, id="torchrun's names under Open MPI"),
+        pytest.param({"WORLD_SIZE": "8"} | HYDRA, HYDRA_FOUND, id="half of the others under hydra"),
+        pytest.param({"MULTIRING_JOB": "x"} | OPENMPI, OPENMPI_FOUND, id="half of multiring launch under Open MPI"),
+        pytest.param({"MULTIRING_SIZE": "3"} | TORCHRUN, TORCHRUN_FOUND, id="half of multiring launch in torchrun"),
+        pytest.param({"WORLD_SIZE": "8"} | LAUNCH, LAUNCH_FOUND, id="half of the others in multiring launch"),
         pytest.param(GENERIC | HYDRA, HYDRA_FOUND, id="RANK and WORLD_SIZE under hydra"),
         pytest.param(LAUNCH | HYDRA, HYDRA_FOUND, id="mpiexec inside multiring launch"),
         pytest.param(LAUNCH | TORCHRUN, TORCHRUN_FOUND, id="torchrun inside multiring launch"),
@@ -126,6 +139,37 @@ def test_a_local_rank_is_read_and_never_guessed(environ: dict[str, str], without
 def test_nonsense_is_refused_by_name(environ: dict[str, str], text: str) -> None:
     with pytest.raises(LaunchError, match=text):
         detect(environ)
+
+
+def halves(environ: dict[str, str], names: tuple[str, ...], needed: set[str]) -> list[dict[str, str]]:
+    """Return every part of an environment that lacks one of the names and has all that are needed."""
+    parts = ({k: environ[k] for k in chosen} for n in range(1, len(names)) for chosen in combinations(names, n))
+    return [part for part in parts if needed <= part.keys()]
+
+
+HALF_GENERIC = [*halves(GENERIC, tuple(GENERIC), {"WORLD_SIZE"}), {k: GENERIC[k] for k in GENERIC if k != "WORLD_SIZE"}]
+HALF_LAUNCH = halves(LAUNCH, ("MULTIRING_RANK", "MULTIRING_SIZE", "MULTIRING_JOB"), set())
+
+
+@pytest.mark.parametrize("environ", [*HALF_GENERIC, *HALF_LAUNCH], ids=lambda part: " ".join(part))
+@pytest.mark.parametrize("stale", [{}, {"PMI_RANK": "1", "PMI_SIZE": "2"}], ids=["", "stale PMI_RANK"])
+def test_half_a_job_is_not_a_job_of_one(environ: dict[str, str], stale: dict[str, str]) -> None:
+    """Four ranks that each think they are alone compute four wrong answers, and nobody hears of it."""
+    names = tuple(GENERIC) if environ in HALF_GENERIC else ("MULTIRING_RANK", "MULTIRING_SIZE", "MULTIRING_JOB")
+    with pytest.raises(LaunchError) as raised:
+        detect(environ | stale)
+    text = str(raised.value)
+    missing = " and ".join(name for name in names if name not in environ)
+    got = ", ".join(f"{name}={value}" for name, value in environ.items())
+    assert text.startswith(f"environment: got {got} without {missing}, wanted all of {', '.join(names)}; set what is")
+    assert "start the program with its launcher" in text
+    assert "or unset them all to run alone" in text
+
+
+@pytest.mark.parametrize("size", ["", "two", "-2"])
+def test_a_world_size_that_is_no_number_is_refused(size: str) -> None:
+    with pytest.raises(LaunchError, match=f"environment variable WORLD_SIZE: got '{size}', wanted a number"):
+        detect({"WORLD_SIZE": size})
 
 
 def test_several_nodes_without_mpi_are_refused_with_what_works() -> None:
