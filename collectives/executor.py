@@ -329,7 +329,6 @@ class Executor:
         SharedMemoryError
             If the heap may not grow that far.
         """
-        self.check()
         whole = (shape,) if isinstance(shape, int) else tuple(shape)
         count = int(np.prod(whole, dtype=np.int64))
         buffer = self._driver.heap.allocate(max(count * dtype.itemsize, 1))

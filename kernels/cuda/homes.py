@@ -147,7 +147,7 @@ def _enter_primitives() -> None:
         registry.lower(key, *arguments)(lowering)
 
     for function, _ in builtin_registry.globals:
-        if getattr(function, "__module__", "").startswith("multiring."):
+        if (getattr(function, "__module__", None) or "").startswith("multiring."):
             _replace(function, types.Function(_refusal(function, AbstractTemplate)))
     for function, (signature, lowering) in _twins.items():
         enter(function, ConcreteTemplate, lowering, *signature.args, cases=[signature])
