@@ -125,7 +125,7 @@ class Planning(Base):
         pattern = COLLECTIVES.get(collective)
         if pattern is None:
             raise ArgumentError(f"explain: got {collective!r}, wanted one of {', '.join(COLLECTIVES)}")
-        executor, element = self._engine.executor, dtype_of(dtype)
+        executor, element = self._engine.executor, dtype_of(dtype, "explain: dtype")
         if (nbytes is None) == (count is None) and collective != "barrier":
             raise ArgumentError(f"explain: got nbytes={nbytes} and count={count}, wanted one of them")
         elements = (
