@@ -93,6 +93,7 @@ def run_ranks(
     tag_output: bool = False,
     environ: Mapping[str, str] | None = None,
     say: Callable[[str], None] | None = None,
+    quiet_status: int | None = None,
 ) -> int:
     """Run a command on local ranks and wait for all of them.
 
@@ -113,6 +114,8 @@ def run_ranks(
         The environment to start from; this process's where omitted.
     say : callable, optional
         Takes each message about ranks that failed; standard error where omitted.
+    quiet_status : int, optional
+        An exit status that is no failure but the end of the job: the others are ended at once, and nothing is said.
 
     Returns
     -------
@@ -133,7 +136,7 @@ def run_ranks(
             f"ranks: got {n_ranks}, wanted at most {room}: a Python process with its libraries takes about"
             f" {RANK_BYTES >> 20} MiB, and this machine has {available_bytes() >> 20} MiB left"
         )
-    ranks = _Ranks(n_ranks, say or (lambda text: print(text, file=sys.stderr, flush=True)))  # noqa: T201
+    ranks = _Ranks(n_ranks, say or (lambda text: print(text, file=sys.stderr, flush=True)), quiet_status)  # noqa: T201
     try:
         ranks.start(command, bind, tag_output, os.environ if environ is None else environ)
         return ranks.wait()
@@ -144,9 +147,10 @@ def run_ranks(
 class _Ranks:
     """The processes of one job."""
 
-    def __init__(self, n_ranks: int, say: Callable[[str], None]) -> None:
+    def __init__(self, n_ranks: int, say: Callable[[str], None], quiet_status: int | None = None) -> None:
         self._n_ranks = n_ranks
         self._say = say
+        self._quiet_status = quiet_status
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._selector = selectors.DefaultSelector()
         self._output = TaggedOutput(self._selector)
@@ -212,7 +216,7 @@ class _Ranks:
                     ended = self._reap(key)
                     if ended and not status:
                         status = ended
-                        coming = _ending()
+                        coming = _ending(0.0 if ended == self._quiet_status else SURVIVORS_S)
                 elif key.data is None:
                     with suppress(BlockingIOError):
                         os.read(self._wake_up[0], 4096)
@@ -227,7 +231,8 @@ class _Ranks:
             if coming and self._running and time.monotonic() >= coming[0][0]:
                 _, number = coming.pop(0)
                 ranks = ", ".join(map(str, self._running))
-                self._say(f"multiring launch: rank(s) {ranks} still ran and got {signal.Signals(number).name}")
+                if status != self._quiet_status:
+                    self._say(f"multiring launch: rank(s) {ranks} still ran and got {signal.Signals(number).name}")
                 self._send(number)
         return status
 
@@ -264,6 +269,8 @@ class _Ranks:
         if code == 0:
             return 0
         how = f"exit status {code}" if code > 0 else f"killed by {_signal_name(-code)}"
+        if code == self._quiet_status:
+            self._explained = True
         if not self._explained:
             self._explained = True
             self._say(f"multiring launch: rank {rank} (process {process.pid}) failed first: {how}")
@@ -291,10 +298,10 @@ class _Ranks:
             os.write(self._watcher_pipe, f"{sign}{pid}\n".encode())
 
 
-def _ending() -> list[tuple[float, int]]:
+def _ending(survivors_s: float = SURVIVORS_S) -> list[tuple[float, int]]:
     """Return when ranks that still run get which signal."""
     now_s = time.monotonic()
-    return [(now_s + SURVIVORS_S, signal.SIGTERM), (now_s + SURVIVORS_S + TERMINATE_S, signal.SIGKILL)]
+    return [(now_s + survivors_s, signal.SIGTERM), (now_s + survivors_s + TERMINATE_S, signal.SIGKILL)]
 
 
 def _signal_name(number: int) -> str:

@@ -137,7 +137,7 @@ def _made(
         if value is None:
             raise ArgumentError(f"{what}: missing, wanted such as: all_reduce --bytes 64M --topology dgx-a100")
     wanted = Collective(collective_name(collective or ""), root)
-    size, element = parse_bytes(nbytes or "", "--bytes"), dtype_of(dtype)
+    size, element = parse_bytes(nbytes or "", "--bytes"), dtype_of(dtype, "--dtype")
     if size % element.itemsize:
         raise ArgumentError(
             f"--bytes: got {size}, wanted whole elements of {element.itemsize} bytes, as {element.name} has"

@@ -23,6 +23,7 @@ from multiring.bench.peers import make_peer
 from multiring.bench.plot import write_plot
 from multiring.bench.request import Request
 from multiring.bench.rows import Row, count_errors
+from multiring.bench.start import BROKEN_PIPE
 from multiring.bench.sweep import Sweep
 from multiring.bench.timing import timer_overhead_ns
 from multiring.bench.world import LocalPlace, World, under_mpi
@@ -59,7 +60,7 @@ def run_rank(request: Request, place: LocalPlace, arguments: list[str]) -> int:
     except BrokenPipeError as error:
         # The reader of the table went away; Python's own flush at exit would say so a second time.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        return _fail(error, place, comm, mpi, 141)
+        return _fail(error, place, comm, mpi, BROKEN_PIPE)
     except (ArgumentError, TypeError, ValueError) as error:
         # The ranks run the same arguments, so they all come here.
         return _fail(error, place, comm, mpi, 2 if isinstance(error, ArgumentError) else 1)

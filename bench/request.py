@@ -113,9 +113,9 @@ def make_request(
         raise ArgumentError(f"--device: got {device!r}, which this version cannot measure yet; wanted host")
     if order not in (None, "rank"):
         raise ArgumentError(f"--order: got {order!r}, wanted rank")
-    dtypes = tuple(DTYPES[each] for each in _ALL_DTYPES) if datatype == "all" else (dtype_of(datatype),)
+    dtypes = tuple(DTYPES[each] for each in _ALL_DTYPES) if datatype == "all" else (dtype_of(datatype, "-d"),)
     operations = _operations(op, dtypes, datatype == "all") if shape.reduces else ()
-    wire_type = None if wire is None else dtype_of(wire)
+    wire_type = None if wire is None else dtype_of(wire, "--wire")
     for option, value in (("--wire", wire), ("--order", order)):
         if value is not None and not shape.reduces:
             raise ArgumentError(f"{option}: got {value!r} for {name}, which does not reduce; wanted a reduction")

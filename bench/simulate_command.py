@@ -212,7 +212,7 @@ def _workload(
     from multiring.collectives.schedules.workloads import workload
     from multiring.kernels.dtypes import dtype_of
 
-    gradient, weights = dtype_of(dtype), dtype_of(weights_dtype)
+    gradient, weights = dtype_of(dtype, "--dtype"), dtype_of(weights_dtype, "--weights-dtype")
     for option, element in (("--dtype", gradient), ("--weights-dtype", weights)):
         if element.kind != "float":
             raise ArgumentError(f"{option}: got {element.name}, wanted a floating-point type")

@@ -13,9 +13,13 @@ from multiring.bench.mpiexec import Mpiexec, find_mpiexec
 __all__ = ["exit_code", "mpi_command", "start_local", "start_mpi"]
 
 
+BROKEN_PIPE = 141
+"""The exit status of a rank whose reader went away, as after ``| head``: no failure, and nobody wants to hear of it."""
+
+
 def exit_code(status: int) -> int:
     """Return the command's exit code for a job's status: 0, 2 for bad usage, 128 plus a signal's number, else 1."""
-    return status if status in (0, 2, 130, 141, 143) else 1
+    return status if status in (0, 2, 130, BROKEN_PIPE, 143) else 1
 
 
 def start_local(n_ranks: int, command: Sequence[str]) -> int:
@@ -29,7 +33,7 @@ def start_local(n_ranks: int, command: Sequence[str]) -> int:
     def say(text: str) -> None:
         complain(text.removeprefix("multiring launch: "))
 
-    return exit_code(run_ranks(command, n_ranks, bind=False, say=say))
+    return exit_code(run_ranks(command, n_ranks, bind=False, say=say, quiet_status=BROKEN_PIPE))
 
 
 def mpi_command(mpiexec: Mpiexec, n_ranks: int, command: Sequence[str]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from typing import Any, NoReturn
@@ -127,7 +128,8 @@ def bench(
             plot_file,
             device,
         )
-        launched = place.size > 1 or under_mpi()
+        # A job of one rank is launched too: else it would start itself for ever.
+        launched = place.size > 1 or under_mpi() or "MULTIRING_RANK" in os.environ
         request = _check_world(request, place, launched)
     except MultiringError as error:
         _refuse(place, error)

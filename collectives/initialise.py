@@ -14,7 +14,7 @@ from multiring.collectives.bootstrap import Bootstrap, connect
 from multiring.collectives.executor import Executor
 from multiring.collectives.living import living
 from multiring.collectives.time_limit import seconds_of
-from multiring.errors import ArgumentError, LaunchError
+from multiring.errors import ArgumentError, ArgumentTypeError, LaunchError
 
 __all__ = ["from_mpi", "init"]
 
@@ -42,16 +42,27 @@ def init(device: str, timeout_s: float) -> Executor:
 
 def from_mpi(comm: Any, device: str, timeout_s: float) -> Executor:
     """Join the ranks of an mpi4py communicator, which is duplicated."""
-    from multiring.collectives.bootstrap.mpi import MpiBootstrap
-
     _check_device(device)
     limit_s = _timeout(timeout_s)
+    _check_mpi(comm)
+    from multiring.collectives.bootstrap.mpi import MpiBootstrap
+
     return _join(MpiBootstrap(comm, min(limit_s, JOIN_TIMEOUT_S)), limit_s, over_mpi=True)
 
 
 def _check_device(device: str) -> None:
     if device == "cuda":
         raise ArgumentError("device: got 'cuda', wanted 'auto' or 'host': collectives on GPUs are not built yet")
+
+
+def _check_mpi(comm: Any) -> None:
+    """Refuse what is no mpi4py communicator of one group; MPI is not loaded for that."""
+    mpi = sys.modules.get("mpi4py.MPI")
+    text = f"from_mpi: comm: got {comm!r}, wanted a communicator of mpi4py, such as mpi4py.MPI.COMM_WORLD"
+    if mpi is None or not isinstance(comm, mpi.Comm):
+        raise ArgumentTypeError(text)
+    if not isinstance(comm, mpi.Intracomm) or comm == mpi.COMM_NULL:
+        raise ArgumentError(f"{text}; neither COMM_NULL nor an intercommunicator has ranks that could join")
 
 
 def _timeout(timeout_s: float) -> float:

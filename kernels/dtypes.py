@@ -60,13 +60,15 @@ ALIASES: dict[str, str] = {"half": "float16", "float": "float32", "double": "flo
 """The names that nccl-tests uses."""
 
 
-def dtype_of(value: Any) -> DType:
+def dtype_of(value: Any, name: str = "dtype") -> DType:
     """Return the element type that a name, numpy dtype or :class:`DType` stands for.
 
     Parameters
     ----------
     value : str, DType or anything that ``numpy.dtype`` takes
         ``"bfloat16"`` is accepted with and without ml_dtypes imported.
+    name : str
+        What errors call it: the caller's argument.
 
     Raises
     ------
@@ -76,21 +78,21 @@ def dtype_of(value: Any) -> DType:
     if isinstance(value, DType):
         return value
     if isinstance(value, str):
-        name = ALIASES.get(value, value)
-        if name in DTYPES:
-            return DTYPES[name]
+        known = DTYPES.get(ALIASES.get(value, value))
+        if known is not None:
+            return known
     try:
         dtype = np.dtype(value)
-    except TypeError:
-        raise ArgumentTypeError(f"dtype: got {value!r}, wanted one of {', '.join(DTYPES)}") from None
+    except (TypeError, ValueError, SyntaxError):  # numpy raises all three for texts that it cannot read
+        raise ArgumentTypeError(f"{name}: got {value!r}, wanted one of {', '.join(DTYPES)}") from None
     if not dtype.isnative:
         raise ArgumentTypeError(
-            f"dtype: got {dtype.str!r} in the other byte order, wanted native; "
+            f"{name}: got {dtype.str!r} in the other byte order, wanted native; "
             "convert with x.astype(x.dtype.newbyteorder('='))"
         )
     found = DTYPES.get(dtype.name)
     if found is None:
-        raise ArgumentTypeError(f"dtype: got {dtype.name!r}, wanted one of {', '.join(DTYPES)}")
+        raise ArgumentTypeError(f"{name}: got {dtype.name!r}, wanted one of {', '.join(DTYPES)}")
     return found
 
 

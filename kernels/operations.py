@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -47,8 +48,33 @@ def premul_sum(scale: float) -> Reduction:
     """Return the reduction ``scale * x[0] + scale * x[1] + ...``.
 
     Each contribution is multiplied in the accumulate type and rounded to the wire type once.
+
+    Parameters
+    ----------
+    scale : float
+        Finite, and the same on every rank. Infinity and not-a-number are refused: they would make every result
+        infinite or not-a-number, and come from a division that went wrong before. Elements may be either.
+
+    Raises
+    ------
+    ArgumentTypeError
+        If it is not a real number.
+    ArgumentError
+        If it is not finite, or too large for float64.
     """
-    return Reduction("premul_sum", PREMUL_SUM_CODE, scale=float(scale))
+    got = f"premul_sum: scale: got {scale!r}, wanted a finite real number"
+    # numpy's booleans are no numbers for us either, nor is text that float() could read.
+    if isinstance(scale, (bool, str, bytes, bytearray)) or type(scale).__name__ == "bool":
+        raise ArgumentTypeError(got)
+    try:
+        value = float(scale)
+    except OverflowError:
+        raise ArgumentError(got) from None
+    except (TypeError, ValueError):
+        raise ArgumentTypeError(got) from None
+    if not math.isfinite(value):
+        raise ArgumentError(got)
+    return Reduction("premul_sum", PREMUL_SUM_CODE, scale=value)
 
 
 def reduction(function: Callable[[Any, Any], Any]) -> Reduction:
@@ -65,8 +91,14 @@ def reduction(function: Callable[[Any, Any], Any]) -> Reduction:
     return Reduction("custom", CUSTOM_CODE, function=function)
 
 
-def operation_of(value: str | Reduction) -> Reduction:
+def operation_of(value: str | Reduction, name: str = "op") -> Reduction:
     """Return the reduction that a name stands for.
+
+    Parameters
+    ----------
+    value : str or Reduction
+    name : str
+        What errors call it: the caller's argument.
 
     Raises
     ------
@@ -78,14 +110,21 @@ def operation_of(value: str | Reduction) -> Reduction:
     found = OPERATIONS.get(value) if isinstance(value, str) else None
     if found is None:
         raise ArgumentError(
-            f"op: got {value!r}, wanted one of {', '.join(OPERATIONS)}, "
+            f"{name}: got {value!r}, wanted one of {', '.join(OPERATIONS)}, "
             "multiring.premul_sum(scale) or multiring.reduction(f)"
         )
     return found
 
 
-def check_operation(operation: Reduction, dtype: DType) -> None:
+def check_operation(operation: Reduction, dtype: DType, where: str = "") -> None:
     """Refuse an operation that an element type does not have.
+
+    Parameters
+    ----------
+    operation : Reduction
+    dtype : DType
+    where : str
+        What errors begin with, such as ``"all_reduce: "``.
 
     Raises
     ------
@@ -103,4 +142,4 @@ def check_operation(operation: Reduction, dtype: DType) -> None:
     elif kind == "complex" and name not in ("sum", "custom"):
         hint = "use op='sum', or reduce x.real and x.imag"
     if hint:
-        raise ArgumentTypeError(f"op={name!r} is not defined for dtype {dtype.name}: {hint}")
+        raise ArgumentTypeError(f"{where}op={name!r} is not defined for dtype {dtype.name}: {hint}")

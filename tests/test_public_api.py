@@ -73,8 +73,8 @@ def test_the_communicator_loads_no_compiler() -> None:
     ("arguments", "match"),
     [
         (("gpu",), "device: got 'gpu', wanted one of 'auto', 'host', 'cuda'"),
-        (("host", 0), "init: timeout: got 0, wanted more than 0 seconds"),
-        (("host", None), "init: timeout: got None, wanted seconds"),
+        (("host", 0), "init: timeout: got 0, wanted a finite number of seconds above 0"),
+        (("host", None), "init: timeout: got None, wanted a finite number of seconds"),
     ],
 )
 def test_init_checks_its_arguments(arguments: Any, match: str) -> None:

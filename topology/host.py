@@ -128,11 +128,18 @@ def host_topology(
     latency_us, bandwidth_gbs : float
         Of one rank reading another's memory. Each rank reads with its own core: a reader's transfers share its
         bandwidth, those of different readers do not.
+
+    Returns
+    -------
+    Topology
+        Its devices are ``"rank 0"`` and so on.
     """
     if n_ranks < 1:
         raise TopologyError(f"host: got {n_ranks} ranks, wanted at least 1")
     readers = tuple(Resource(f"shared memory to rank {rank}", latency_us, bandwidth_gbs) for rank in range(n_ranks))
-    devices = tuple(f"core {rank}" for rank in range(n_ranks))
+    # Named by what is known: where a rank runs is the launcher's affair, there may be fewer cores than ranks, and the
+    # host may be another than this one.
+    devices = tuple(f"rank {rank}" for rank in range(n_ranks))
     return Topology("host", devices, (0,) * n_ranks, lambda _src, dst: (readers[dst],))
 
 

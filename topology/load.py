@@ -161,7 +161,7 @@ def host_cluster(n_ranks: int, n_nodes: int) -> Topology:
     if n_nodes == 1:
         return one
     nic = Nic("NIC0", 0, pcie_gbs(3), DEFAULT_NETWORK_GBS)
-    cores = tuple(Gpu(f"core {rank}", 0, SHARED_MEMORY_BANDWIDTH_GBS) for rank in range(n_ranks))
+    cores = tuple(Gpu(f"rank {rank}", 0, SHARED_MEMORY_BANDWIDTH_GBS) for rank in range(n_ranks))
     joined = cluster(f"{n_nodes} x host", [Machine("host", cores, (nic,))] * n_nodes)
 
     def route(src: int, dst: int) -> tuple[Resource, ...]:

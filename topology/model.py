@@ -51,7 +51,7 @@ class Topology:
     name : str
         What plans call it.
     devices : tuple of str
-        The device of each rank, such as ``"GPU2"`` or ``"core 3"``.
+        The device of each rank, such as ``"GPU2"`` or ``"rank 3"``.
     nodes : tuple of int
         The node of each rank. Nodes are numbered from 0, without gaps.
     route : callable

@@ -57,13 +57,20 @@ class Communicator(Reducing, Moving, Transferring, Planning):
 
         Parameters
         ----------
-        comm : mpi4py.MPI.Comm
+        comm : mpi4py.MPI.Intracomm
         device : str
             ``"auto"``, ``"host"`` or ``"cuda"``.
         timeout : float
             Seconds that a call waits for its peers; above 0 and at most 1e9.
+
+        Raises
+        ------
+        ArgumentError, ArgumentTypeError
+            If an argument is wrong.
+        LaunchError
+            If the ranks do not come together.
         """
-        return cls(start_executor(device, timeout, comm))
+        return cls(start_executor(device, timeout, comm, over_mpi=True))
 
     @property
     def rank(self) -> int:
@@ -135,7 +142,7 @@ class Communicator(Reducing, Moving, Transferring, Planning):
             If there is too little.
         """
         self._engine.require_open()
-        return self._engine.executor.empty(shape_of("empty", shape), dtype_of(dtype))
+        return self._engine.executor.empty(shape_of("empty", shape), dtype_of(dtype, "empty: dtype"))
 
     def register(self, x: Any) -> Any:
         """Make an existing array symmetric where the device allows it.

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 from multiring.collectives.communicator.contract import Executor
 from multiring.collectives.request import Request
+from multiring.collectives.schedules.algorithms import check_algorithm
 from multiring.collectives.schedules.ordering import is_rank_ordered, same_on_every_rank
 from multiring.collectives.schedules.schedule import Schedule
 from multiring.collectives.schedules.verify import verify
@@ -94,8 +95,8 @@ def request_of(
     check_names(name, given, _REDUCE if reduces else _MOVE)
     operation = None
     if reduces:
-        operation = operation_of(given.get("op", "sum"))
-        check_operation(operation, dtype)
+        operation = operation_of(given.get("op", "sum"), f"{name}: op")
+        check_operation(operation, dtype, f"{name}: ")
     order = given.get("order")
     if order not in (None, "rank"):
         raise ArgumentError(f"{name}: order: got {order!r}, wanted None or 'rank'")
@@ -104,6 +105,11 @@ def request_of(
         raise ArgumentTypeError(
             f"{name}: algorithm: got {type(algorithm).__name__}, wanted a name; pass a Schedule as schedule="
         )
+    if algorithm is not None:
+        try:
+            check_algorithm(algorithm.replace("box:auto", "box:1", 1), collective)
+        except ArgumentError as error:
+            raise ArgumentError(f"{name}: {error}") from None
     if schedule is not None:
         _check_schedule(executor, name, collective, schedule, algorithm, root)
         if order == "rank" and not is_rank_ordered(schedule):
@@ -138,7 +144,7 @@ def check_names(collective: str, given: dict[str, Any], known: frozenset[str]) -
 def _float_type(collective: str, name: str, value: Any, dtype: DType) -> DType | None:
     if value is None:
         return None
-    wanted = dtype_of(value)
+    wanted = dtype_of(value, f"{collective}: {name}")
     if wanted == dtype:
         return None if name == "wire" else wanted
     if wanted.kind != "float" or dtype.kind != "float":

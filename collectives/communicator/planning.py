@@ -125,15 +125,14 @@ class Planning(Base):
         pattern = COLLECTIVES.get(collective)
         if pattern is None:
             raise ArgumentError(f"explain: got {collective!r}, wanted one of {', '.join(COLLECTIVES)}")
-        executor, element = self._engine.executor, dtype_of(dtype)
+        executor, element = self._engine.executor, dtype_of(dtype, "explain: dtype")
         if (nbytes is None) == (count is None) and collective != "barrier":
             raise ArgumentError(f"explain: got nbytes={nbytes} and count={count}, wanted one of them")
-        elements = (
-            index_of("explain", "nbytes", nbytes or 0) // element.itemsize
-            if count is None
-            else index_of("explain", "count", count)
-        )
+        what, given = ("nbytes", nbytes or 0) if count is None else ("count", count)
+        elements = index_of("explain", what, given)
         if elements < 0:
-            raise ArgumentError(f"explain: got {elements} elements, wanted 0 or more")
+            raise ArgumentError(f"explain: got {what}={given}, wanted 0 or more")
+        if what == "nbytes":
+            elements //= element.itemsize
         place = root_of(executor, "explain", root)
         return request_of(executor, collective, element, options, reduces=pattern.reduces, root=place), elements

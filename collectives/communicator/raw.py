@@ -202,13 +202,13 @@ class Raw:
         try:
             _refuse_stream(name, stream)
             send_ptr, recv_ptr = _address(name, "send_ptr", send_ptr), _address(name, "recv_ptr", recv_ptr)
-            element, elements = _dtype(dtype), index_of(name, "count", count)
+            element, elements = _dtype(name, dtype), index_of(name, "count", count)
             if elements < 0:
                 raise ArgumentError(f"{name}: count: got {elements}, wanted 0 or more elements")
             operation = None
             if op is not None:
-                operation = _operation(op)
-                check_operation(operation, element)
+                operation = _operation(name, op)
+                check_operation(operation, element, f"{name}: ")
             if name not in ("all_reduce", "reduce", "broadcast", "barrier"):
                 elements *= executor.size
             request = Request(name, element, operation, root_of(executor, name, root))
@@ -227,7 +227,7 @@ class Raw:
         _refuse_stream(name, stream)
         action = TransferAction(name, None, (), executor, None)
         elements, to = index_of(name, "count", count), root_of(executor, name, peer, "peer")
-        span = (_address(name, f"{name}_ptr", address), elements, _dtype(dtype), to)
+        span = (_address(name, f"{name}_ptr", address), elements, _dtype(name, dtype), to)
         (action.sends if name == "send" else action.receives).append(span)
         self._engine.launch(action)
 
@@ -244,23 +244,25 @@ def _address(name: str, what: str, value: Any) -> int:
     return address
 
 
-def _dtype(value: Any) -> DType:
+def _dtype(name: str, value: Any) -> DType:
     if isinstance(value, int) and not isinstance(value, bool):
         found = _DTYPES.get(value)
         if found is None:
             raise ArgumentError(
-                f"dtype: got code {value}, wanted one of {', '.join(f'{d.code} ({d.name})' for d in DTYPES.values())}"
+                f"{name}: dtype: got code {value}, wanted one of "
+                f"{', '.join(f'{d.code} ({d.name})' for d in DTYPES.values())}"
             )
         return found
-    return dtype_of(value)
+    return dtype_of(value, f"{name}: dtype")
 
 
-def _operation(value: Any) -> Reduction:
+def _operation(name: str, value: Any) -> Reduction:
     if isinstance(value, int) and not isinstance(value, bool):
         found = _OPERATIONS.get(value)
         if found is None:
             raise ArgumentError(
-                f"op: got code {value}, wanted one of {', '.join(f'{o.code} ({o.name})' for o in OPERATIONS.values())}"
+                f"{name}: op: got code {value}, wanted one of "
+                f"{', '.join(f'{o.code} ({o.name})' for o in OPERATIONS.values())}"
             )
         return found
-    return operation_of(cast(Any, value))
+    return operation_of(cast(Any, value), f"{name}: op")

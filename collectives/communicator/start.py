@@ -13,7 +13,7 @@ __all__ = ["DEVICES", "start_executor"]
 DEVICES = ("auto", "host", "cuda")
 
 
-def start_executor(device: str, timeout: float, mpi_comm: Any = None) -> Executor:
+def start_executor(device: str, timeout: float, mpi_comm: Any = None, *, over_mpi: bool = False) -> Executor:
     """Find the other ranks and return this rank's executor.
 
     Parameters
@@ -22,14 +22,16 @@ def start_executor(device: str, timeout: float, mpi_comm: Any = None) -> Executo
         One of :data:`DEVICES`.
     timeout : float
         Seconds that a call waits for its peers; above 0 and at most 1e9.
-    mpi_comm : mpi4py.MPI.Comm, optional
-        The ranks, and the way to them; None: the launcher's environment decides.
+    mpi_comm : mpi4py.MPI.Intracomm, optional
+        The ranks, and the way to them.
+    over_mpi : bool
+        Whether ``mpi_comm`` counts; else the launcher's environment decides.
     """
     if device not in DEVICES:
         raise ArgumentError(f"device: got {device!r}, wanted one of {', '.join(map(repr, DEVICES))}")
-    limit_s = seconds_of(f"{'init' if mpi_comm is None else 'from_mpi'}: timeout", timeout)
+    limit_s = seconds_of(f"{'from_mpi' if over_mpi else 'init'}: timeout", timeout)
     from multiring.collectives import initialise
 
-    if mpi_comm is None:
+    if not over_mpi:
         return initialise.init(device, limit_s)
     return initialise.from_mpi(mpi_comm, device, limit_s)

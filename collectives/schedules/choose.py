@@ -209,7 +209,8 @@ class _Call:
         if "one_shot" not in algorithms_for(self.collective.name):
             return [direct]
         if self.nbytes <= ONE_SHOT_BYTES:
-            short = f"{self.nbytes} bytes are at most {ONE_SHOT_BYTES}: a step costs more than the bytes"
+            size = "1 byte is" if self.nbytes == 1 else f"{self.nbytes} bytes are"
+            short = f"{size} at most {ONE_SHOT_BYTES}: a step costs more than the bytes"
             return [("one_shot", short), direct]
         return [(direct[0], f"{self.nbytes} bytes are more than {ONE_SHOT_BYTES}: {direct[1]}")]
 

@@ -10,7 +10,7 @@ from multiring.collectives.schedules.cost import Cost
 from multiring.collectives.schedules.messages import runs
 from multiring.collectives.schedules.schedule import Op, Schedule, Step
 
-__all__ = ["svg", "text", "trace"]
+__all__ = ["number", "svg", "text", "trace"]
 
 MAX_TRANSFERS = 16
 """Transfers of a step that a line of text names."""
@@ -144,10 +144,13 @@ def trace(schedule: Schedule, cost: Cost) -> str:
 def _title(schedule: Schedule) -> str:
     collective = schedule.collective
     root = f" root {collective.root}" if collective.pattern.rooted else ""
-    steps = "1 step" if schedule.n_steps == 1 else f"{schedule.n_steps} steps"
-    return (
-        f"{schedule.algorithm} {collective.name}{root}: {schedule.n_ranks} ranks, {schedule.n_chunks} chunks, {steps}"
-    )
+    ranks, chunks = number(schedule.n_ranks, "rank"), number(schedule.n_chunks, "chunk")
+    return f"{schedule.algorithm} {collective.name}{root}: {ranks}, {chunks}, {number(schedule.n_steps, 'step')}"
+
+
+def number(n: int, thing: str) -> str:
+    """Return ``"1 step"`` or ``"2 steps"``."""
+    return f"{n} {thing}" if n == 1 else f"{n} {thing}s"
 
 
 def _x(rank: int) -> int:

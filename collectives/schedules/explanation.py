@@ -138,9 +138,11 @@ class Explanation:
         root = f" root {collective.root}" if collective.pattern.rooted else ""
         travels = f", {self.wire} on the way" if self.wire != self.dtype else ""
         where = "" if self.topology is None else f" on {self.topology}"
-        steps = "1 step" if schedule.n_steps == 1 else f"{schedule.n_steps} steps"
-        what = f"{collective.name}{root} of {self.nbytes} bytes of {self.dtype}{travels}"
-        yield f"{what}, {schedule.n_ranks} ranks{where}: {self.algorithm}, {steps}"
+        what = f"{collective.name}{root}"
+        if collective.name != "barrier":  # which moves nothing of any type
+            what += f" of {draw.number(self.nbytes, 'byte')} of {self.dtype}{travels}"
+        steps = draw.number(schedule.n_steps, "step")
+        yield f"{what}, {draw.number(schedule.n_ranks, 'rank')}{where}: {self.algorithm}, {steps}"
         yield f"  because {self.reason}"
         if self.cost is not None:
             parts = [
@@ -148,7 +150,8 @@ class Explanation:
                 for what in ("latency", "transfer", "reduction")
             ]
             yield f"  predicted {self.cost.total_us:.1f} us: {', '.join(parts)}"
-        yield f"  {schedule.n_chunks} chunks; a rank sends {self.bytes_sent_per_rank} bytes at most"
+        sent = draw.number(self.bytes_sent_per_rank, "byte")
+        yield f"  {draw.number(schedule.n_chunks, 'chunk')}; a rank sends {sent} at most"
         for index, messages in enumerate(self.messages):
             yield f"  step {index}: {self._price(index)}{_named(messages)}"
         for other in self.alternatives:
@@ -167,7 +170,9 @@ class Explanation:
         if self.cost is None:
             return ""
         step = self.cost.steps[index]
-        over = "" if step.bottleneck is None else f", {step.load_bytes} bytes over {step.bottleneck.name}"
+        over = (
+            "" if step.bottleneck is None else f", {draw.number(step.load_bytes, 'byte')} over {step.bottleneck.name}"
+        )
         return f"{step.total_us:.2f} us{over};  "
 
     def _step(self, index: int) -> dict[str, Any]:

@@ -35,6 +35,36 @@ def run(*arguments: str, environment: dict[str, str] | None = None) -> subproces
 
 
 @pytest.mark.shm
+@pytest.mark.parametrize("n_ranks", [1, 2, 3])
+def test_a_reader_that_went_away_ends_it_quietly(n_ranks: int) -> None:
+    """As ``| head`` does."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "multiring", "bench", "all_reduce", "-g", str(n_ranks), "-b", "8", "-e", "64"],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=250,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(("first", "wanted"), [(141, ""), (1, "multiring bench: rank 0 (process")])
+def test_only_a_reader_that_went_away_is_not_spoken_of(
+    first: int, wanted: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    program = f"import os, sys, time; sys.exit({first}) if os.environ['MULTIRING_RANK'] == '0' else time.sleep(600)"
+    assert start_local(2, [sys.executable, "-c", program]) == first
+    said = capfd.readouterr().err
+    assert said == "" if not wanted else said.startswith(wanted) and "rank(s) 1 still ran and got SIGTERM" in said
+
+
+@pytest.mark.shm
 @pytest.mark.parametrize("collective", sorted(COLLECTIVES))
 def test_two_ranks_measure_every_collective_right(collective: str) -> None:
     done = run(collective, "-g", "2", *SMALL, "-d", "bfloat16", "--json", "-")

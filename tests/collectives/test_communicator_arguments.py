@@ -56,6 +56,49 @@ REFUSED: dict[str, Case] = {
     "wire": (lambda c: c.all_reduce(x, wire="int8"), "ArgumentTypeError", "wire: got int8 for an array of float32"),
     "wire of ints": (lambda c: c.all_reduce(x.astype("i4"), wire="float16"), "ArgumentTypeError", "two floating-point"),
     "accumulate": (lambda c: c.all_reduce(x, accumulate="int32"), "ArgumentTypeError", "accumulate: got int32 for"),
+    "unknown op": (lambda c: c.all_reduce(x, op="foo"), "ArgumentError", "all_reduce: op: got 'foo', wanted one of"),
+    "op type": (lambda c: c.reduce(x, op=3), "ArgumentError", "reduce: op: got 3, wanted one of sum"),
+    "named op of dtype": (
+        lambda c: c.all_reduce_many([x], op="bor"),
+        "ArgumentTypeError",
+        "all_reduce_many: op='bor' is not defined for dtype float32",
+    ),
+    "unknown wire": (
+        lambda c: c.all_gather(x, wire="foo"),
+        "ArgumentTypeError",
+        "all_gather: wire: got 'foo', wanted one of int8",
+    ),
+    "wire of no type": (lambda c: c.all_reduce(x, wire="(,"), "ArgumentTypeError", "all_reduce: wire: got '(,', want"),
+    "wire of structures": (
+        lambda c: c.reduce_scatter_v(x, [4, 4], wire="f4,f4"),
+        "ArgumentTypeError",
+        "reduce_scatter_v: wire: got ",
+    ),
+    "wire order": (lambda c: c.all_reduce(x, wire=">f2"), "ArgumentTypeError", "all_reduce: wire: got '>f2' in the"),
+    "unknown accumulate": (
+        lambda c: c.reduce_scatter(x, accumulate="foo"),
+        "ArgumentTypeError",
+        "reduce_scatter: accumulate: got 'foo', wanted one of int8",
+    ),
+    "unknown algorithm": (
+        lambda c: c.all_gather_v(x, [8, 8], algorithm="foo"),
+        "ArgumentError",
+        "all_gather_v: algorithm: 'foo' is not known, wanted one that serves all_gather: direct",
+    ),
+    "another's algorithm": (
+        lambda c: c.all_to_all(x, algorithm="double_tree"),
+        "ArgumentError",
+        "all_to_all: algorithm: 'double_tree' does not serve all_to_all, wanted",
+    ),
+    "algorithm's argument": (
+        lambda c: c.all_reduce(x, algorithm="box:x"),
+        "ArgumentError",
+        "all_reduce: algorithm 'box': ",
+    ),
+    "raw dtype": (lambda c: c.raw.all_reduce(0, 0, 4, 99), "ArgumentError", "all_reduce: dtype: got code 99, wanted"),
+    "raw dtype's name": (lambda c: c.raw.reduce(0, 0, 4, "foo"), "ArgumentTypeError", "reduce: dtype: got 'foo', wan"),
+    "raw op": (lambda c: c.raw.reduce(0, 0, 4, 7, 99), "ArgumentError", "reduce: op: got code 99, wanted one of 0"),
+    "raw op's name": (lambda c: c.raw.reduce(0, 0, 4, 7, "foo"), "ArgumentError", "reduce: op: got 'foo', wanted one"),
     "order": (lambda c: c.all_reduce(x, order="rnk"), "ArgumentError", "order: got 'rnk', wanted None or 'rank'"),
     "algorithm type": (
         lambda c: c.all_reduce(x, algorithm=3),
@@ -148,6 +191,44 @@ def test_every_bad_argument_is_refused_and_the_communicator_lives(on_ranks: OnRa
             same(comm.all_reduce(y), np.full(3, 3.0))
 
     on_ranks(2, body)
+
+
+@pytest.mark.parametrize(
+    ("scale", "error"),
+    [
+        ("a", mr.ArgumentTypeError),
+        ("2", mr.ArgumentTypeError),
+        (b"2", mr.ArgumentTypeError),
+        (None, mr.ArgumentTypeError),
+        (1j, mr.ArgumentTypeError),
+        ([1.0], mr.ArgumentTypeError),
+        (True, mr.ArgumentTypeError),
+        (np.True_, mr.ArgumentTypeError),
+        (float("nan"), mr.ArgumentError),
+        (float("inf"), mr.ArgumentError),
+        (-np.float32("inf"), mr.ArgumentError),
+        (10**400, mr.ArgumentError),
+    ],
+)
+def test_a_scale_is_a_finite_real_number(scale: Any, error: type[Exception]) -> None:
+    with pytest.raises(error) as raised:
+        mr.premul_sum(scale)
+    assert type(raised.value) is error
+    assert str(raised.value) == f"premul_sum: scale: got {scale!r}, wanted a finite real number"
+
+
+@pytest.mark.parametrize("scale", [2, -0.5, 0, 1e300, np.float32(0.25), np.int64(3)])
+def test_any_finite_real_number_is_a_scale(scale: Any) -> None:
+    assert mr.premul_sum(scale).scale == float(scale)
+
+
+@pytest.mark.parametrize("comm", [3, None, "world", object])
+def test_from_mpi_wants_a_communicator_of_mpi4py(comm: Any) -> None:
+    with pytest.raises(mr.ArgumentTypeError) as raised:
+        mr.Communicator.from_mpi(comm)
+    assert str(raised.value) == (
+        f"from_mpi: comm: got {comm!r}, wanted a communicator of mpi4py, such as mpi4py.MPI.COMM_WORLD"
+    )
 
 
 def test_one_rank_refuses_and_the_others_get_a_mismatch(on_ranks: OnRanks) -> None:

@@ -127,6 +127,11 @@ def test_explain(on_ranks: OnRanks) -> None:
         for call, text in (
             (lambda: comm.explain("allreduce", 8), "explain: got 'allreduce', wanted one of barrier"),
             (lambda: comm.explain("all_reduce"), "got nbytes=None and count=None, wanted one of them"),
+            (lambda: comm.explain("all_reduce", nbytes=-8), "explain: got nbytes=-8, wanted 0 or more"),
+            (lambda: comm.explain("all_reduce", nbytes=-1), "explain: got nbytes=-1, wanted 0 or more"),
+            (lambda: comm.plan("all_reduce", count=-2), "explain: got count=-2, wanted 0 or more"),
+            (lambda: comm.explain("barrier", nbytes=-8), "explain: got nbytes=-8, wanted 0 or more"),
+            (lambda: comm.explain("all_reduce", 8, "foo"), "explain: dtype: got 'foo', wanted one of int8"),
             (lambda: comm.explain("all_reduce", 8, op="mean"), "op: got 'mean'"),
             (lambda: comm.explain("broadcast", 8, root=7), "root: got 7"),
         ):

@@ -102,7 +102,7 @@ def test_function_pointers(on_ranks: OnRanks) -> None:
         same(x, values(0, (5,)) + values(1, (5,)))
         assert comm.raw.last_error() == ""
         assert all_reduce(address(x), address(x), 5, 77, 0, None) == 4
-        assert "ArgumentError: dtype: got code 77" in comm.raw.last_error()
+        assert "ArgumentError: all_reduce: dtype: got code 77" in comm.raw.last_error()
         reduce = rooted(comm.raw.address("reduce"))
         assert reduce(address(x), address(x), 5, 7, 2, 1, None) == 0
         broadcast = plain(comm.raw.address("broadcast"))  # its fifth is the root

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from multiring.errors import TopologyError
-from multiring.topology import Cache, host_topology, read_host
+from multiring.topology import Cache, host_topology, load, read_host
 from multiring.topology.host import parse_cpu_list
 
 
@@ -93,6 +93,15 @@ def test_cpu_lists() -> None:
     for text in ("3-1", "a", "1-2-3", "-1"):
         with pytest.raises(TopologyError, match="CPU list: got"):
             parse_cpu_list(text)
+
+
+def test_devices_of_a_host_claim_no_core_that_it_may_not_have() -> None:
+    """More ranks than any host has cores: a rank is named, for no core is known to be its own."""
+    n_ranks = 2 * (os.cpu_count() or 1) + 1
+    assert host_topology(n_ranks).devices == tuple(f"rank {rank}" for rank in range(n_ranks))
+    names = load(f"host-{n_ranks}").devices
+    assert names == tuple(f"rank {rank}" for rank in range(n_ranks))
+    assert not [name for name in load("host-3", 2).devices if "core" in name]
 
 
 def test_ranks_on_a_host_read_each_other_through_shared_memory() -> None:
