@@ -220,14 +220,8 @@ def adafactor_direction(gradient: Any, second: Any, scale: Any, beta2: Any, rest
 
 
 @_rule(("column", "direction"), ("scale", "row"), n_read=1, first_written=1, weight=None)
-def adafactor_row_direction(gradient: Any, column: Any, scale: Any, row: Any) -> Any:
-    """Adafactor for a row of a matrix: ``g / sqrt(row column)``; ``row`` is its moment over the mean of all rows'."""
-    return (scale * gradient / square_root(row * column),)
-
-
-@_rule(("column", "direction"), ("scale", "row"), n_read=1, first_written=1, weight=None)
 def adafactor_matrix_direction(gradient: Any, column: Any, scale: Any, row: Any) -> Any:
-    """As :func:`adafactor_row_direction`, from the reciprocal roots of the row's and the column's moments.
+    """Adafactor for a row of a matrix: ``g / sqrt(r c)``, from the reciprocal roots of the two moments.
 
     The product of two small moments is 0 in float32 where no gradient has come through a row and a column: this has no
     such product.

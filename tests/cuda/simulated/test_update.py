@@ -47,8 +47,8 @@ def formula(name: str, g: Any, a: list[Any], p: dict[str, Any]) -> list[Any]:
     if name == "adafactor_direction":
         v = p["beta2"] * a[0] + p["rest2"] * (g * g + p["floor"])
         return [v, g / np.sqrt(v)]
-    if name == "adafactor_row_direction":
-        return [g / np.sqrt(p["row"] * a[0])]
+    if name == "adafactor_matrix_direction":
+        return [g * p["row"] * a[0]]
     assert name == "follow"
     return [p["shrink"] * a[0] - p["step"] * g]
 
