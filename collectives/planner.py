@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 from multiring.collectives.plan import Plan
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice, choose
 from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.explanation import Explanation, explain
+from multiring.collectives.schedules.ordering import n_roundings
+from multiring.collectives.schedules.schedule import Schedule
+from multiring.kernels.dtypes import DTYPES
 from multiring.topology.model import Topology
 
 __all__ = ["Planner"]
@@ -66,6 +70,8 @@ class Planner:
         key = (request, choice.algorithm, id(choice.schedule))
         plan = self._plans.get(key)
         if plan is None:
+            if _sums_may_overflow(request, choice.schedule):
+                request = replace(request, wire=DTYPES["float32"])
             plan = Plan(request, choice, self._rank, self._n_slots)
             self._plans[key] = plan
             if len(self._plans) > CACHED_PLANS:
@@ -83,3 +89,15 @@ class Planner:
             wire.name,
             count * wire.itemsize,
         )
+
+
+def _sums_may_overflow(request: Request, schedule: Schedule) -> bool:
+    """Whether a mean of float16 that fits would travel as a sum that does not: it travels as float32 then."""
+    operation = request.operation
+    return (
+        operation is not None
+        and operation.name == "avg"
+        and request.wire is None
+        and request.dtype.name == "float16"
+        and n_roundings(schedule) > 1
+    )
