@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import stat
 import sys
 import time
@@ -146,7 +147,7 @@ def test_hanging_ends_at_the_limit_with_all_it_started(smi: Smi, script: str, tm
 
 
 def test_endless_output_is_cut(smi: Smi) -> None:
-    found = smi({}, f"exec {sys.executable} -c \"while True: print('rubbish' * 1000)\"")
+    found = smi({}, f"exec {shlex.quote(sys.executable)} -c \"while True: print('rubbish' * 1000)\"")
     assert "nvidia-smi -L: got more than 1048576 bytes of output" in found.warning
 
 
