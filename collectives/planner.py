@@ -70,9 +70,7 @@ class Planner:
         key = (request, choice.algorithm, id(choice.schedule))
         plan = self._plans.get(key)
         if plan is None:
-            if _sums_may_overflow(request, choice.schedule):
-                request = replace(request, wire=DTYPES["float32"])
-            plan = Plan(request, choice, self._rank, self._n_slots)
+            plan = Plan(_with_wire(request, choice.schedule), choice, self._rank, self._n_slots)
             self._plans[key] = plan
             if len(self._plans) > CACHED_PLANS:
                 self._plans.popitem(last=False)
@@ -80,9 +78,10 @@ class Planner:
 
     def explain(self, request: Request, count: int) -> Explanation:
         """Return the plan of a call with its price on the topology, the reason for it, and the alternatives."""
-        wire = request.wire_type
+        choice = self.choose(request, count)
+        wire = _with_wire(request, choice.schedule).wire_type
         return explain(
-            self.choose(request, count),
+            choice,
             count * request.dtype.itemsize,
             self._topology,
             request.dtype.name,
@@ -91,13 +90,15 @@ class Planner:
         )
 
 
-def _sums_may_overflow(request: Request, schedule: Schedule) -> bool:
-    """Whether a mean of float16 that fits would travel as a sum that does not: it travels as float32 then."""
+def _with_wire(request: Request, schedule: Schedule) -> Request:
+    """Let a mean of float16 that fits travel as float32 where it would travel as a sum that does not fit."""
     operation = request.operation
-    return (
+    if (
         operation is not None
         and operation.name == "avg"
         and request.wire is None
         and request.dtype.name == "float16"
         and n_roundings(schedule) > 1
-    )
+    ):
+        return replace(request, wire=DTYPES["float32"])
+    return request

@@ -21,7 +21,6 @@ from multiring.kernels.records import (
     CALL_EPOCH,
     CALL_INSTRUCTION,
     CALL_LOOP,
-    CALL_N_CALLS,
     CALL_N_SLICES,
     CALL_OUT,
     CALL_OUT_BYTES,
@@ -165,7 +164,6 @@ def leave(context: int, call: int) -> int:
                 return code
             wait += 8 * WAIT_WORDS
     put(context, CONTEXT_BASE, base + (n_slices + get(program, PROGRAM_MAX_SKEW)) * stride)
-    put(call, CALL_N_CALLS, get(call, CALL_N_CALLS) + 1)
     put(call, CALL_PHASE, PHASE_IDLE)
     return DONE
 

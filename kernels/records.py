@@ -158,7 +158,6 @@ CALL_PLACE_BYTES: Final = 57
 CALL_BLOCK: Final = 58
 """Elements between two looks at ABORT."""
 CALL_ENTERED_NS: Final = 59
-CALL_N_CALLS: Final = 60
 CALL_STREAM: Final = 61
 """1: results go past the caches, where they do not overwrite what was just read."""
 CALL_WORDS: Final = 64
