@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from multiring.collectives.bootstrap import Bootstrap, connect
+from multiring.collectives.drivers.network import Network
 from multiring.collectives.executor import Executor
 from multiring.collectives.living import living
+from multiring.collectives.nodes import Nodes
 from multiring.collectives.time_limit import seconds_of
 from multiring.errors import ArgumentError, ArgumentTypeError, LaunchError
 
@@ -79,8 +81,11 @@ def _timeout(timeout_s: float) -> float:
 
 def _join(bootstrap: Bootstrap, timeout_s: float, *, over_mpi: bool) -> Executor:
     try:
-        _require_one_node(bootstrap)
-        executor = Executor(bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s)
+        nodes = _nodes(bootstrap)
+        network = _network(bootstrap, nodes) if nodes.count > 1 else None
+        executor = Executor(
+            bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s, nodes=nodes, network=network
+        )
     finally:
         bootstrap.close()
     executor.over_mpi = over_mpi
@@ -90,27 +95,38 @@ def _join(bootstrap: Bootstrap, timeout_s: float, *, over_mpi: bool) -> Executor
     return executor
 
 
-def _node_identity() -> str:
+def _nodes(bootstrap: Bootstrap) -> Nodes:
+    """Find out which ranks are on one node: those with equal identities, whatever their hosts are called."""
+    facts = [json.loads(b) for b in bootstrap.all_gather(json.dumps([_node_identity(), platform.node()]).encode())]
+    return Nodes.of([tuple(identity) for identity, _ in facts], [host for _, host in facts])
+
+
+def _node_identity() -> list[str]:
     """Return what ranks of one node have in common."""
     forced = os.environ.get("MULTIRING_HOST_ID")
     if forced:
-        return forced
+        return ["MULTIRING_HOST_ID", forced]
     # Two containers on one machine may have one host name or two: the boot tells machines apart, and whether memory
     # can be shared is then tried for real.
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return ["boot", Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
     except OSError:
-        return platform.node()
+        return ["host", platform.node()]
 
 
-def _require_one_node(bootstrap: Bootstrap) -> None:
-    nodes = [json.loads(b) for b in bootstrap.all_gather(json.dumps([_node_identity(), platform.node()]).encode())]
-    names: dict[str, str] = dict(nodes)
-    if len(names) > 1:
-        raise LaunchError(
-            f"the {bootstrap.size} ranks are on {len(names)} nodes ({', '.join(sorted(names.values()))}), wanted one:"
-            " collectives between nodes are not built yet; start all ranks on one host"
-        )
+def _network(bootstrap: Bootstrap, nodes: Nodes) -> Network:
+    from multiring.collectives.bootstrap.mpi import MpiBootstrap
+
+    if isinstance(bootstrap, MpiBootstrap):
+        from multiring.collectives.drivers.mpi import Mpi
+
+        return Mpi(bootstrap.duplicate())
+    hosts = sorted(set(nodes.hosts))
+    raise LaunchError(
+        f"the {bootstrap.size} ranks are on {nodes.count} nodes ({', '.join(hosts)}), and were started without MPI;"
+        " between nodes multiring needs it: start the program with mpiexec, or with srun and an MPI plug-in"
+        " (srun --mpi=pmix)"
+    )
 
 
 def _close_all() -> None:
