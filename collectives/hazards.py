@@ -51,7 +51,7 @@ class _Ordering:
         """Order the instructions of each rank and find out whom each has to wait for."""
         programs: list[list[Instruction]] = [[] for _ in range(self.n_ranks)]
         # sorted() is stable: within a step, the order of emission.
-        for instruction in sorted(self.instructions, key=lambda i: (i.step, i.in_turn, self._late(i))):
+        for instruction in sorted(self.instructions, key=self._turn):
             instruction.index = len(programs[instruction.rank])
             programs[instruction.rank].append(instruction)
         self._set_skews()
@@ -74,6 +74,10 @@ class _Ordering:
         # A message is a slice, so slices have a length also where no slot holds them.
         n_places = max(max(self.n_places), int(any(lanes)))
         return Lowered(programs, exits, n_places, hoisted, lanes)
+
+    def _turn(self, instruction: Instruction) -> tuple[int, bool, int, bool]:
+        hoisted = self._is_hoisted(instruction)
+        return instruction.step, not hoisted, instruction.in_turn, self._late(instruction)
 
     def _late(self, instruction: Instruction) -> bool:
         """Whether an instruction may come after those that peers wait for."""
