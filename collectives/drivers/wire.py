@@ -71,9 +71,9 @@ class WireRecord:
         self.words[WIRE_N_LANES] = len(lanes)
         self.lanes = [_LaneState(index, lane, rank) for index, lane in enumerate(lanes)]
         # Single words are read and written much more often than by numpy's leave.
-        self.state = memoryview(self.words)
-        self.ring = memoryview(self._ring)
-        self.finished = memoryview(self._finished)
+        self.state = self.words.data
+        self.ring = self._ring.data
+        self.finished = self._finished.data
         self.epoch = -1
 
     @property

@@ -67,9 +67,7 @@ def test_in_plain_python_with_ranks_stopped_anywhere(data: st.DataObject, seed: 
 
 
 @given(st.data(), INTEGERS, st.integers(2, 8), st.integers(0, 40), st.sampled_from([1, 3, 64]), st.integers(3, 6))
-def test_random_schedules(
-    data: st.DataObject, seed: int, n_ranks: int, count: int, piece: int, n_slots: int
-) -> None:
+def test_random_schedules(data: st.DataObject, seed: int, n_ranks: int, count: int, piece: int, n_slots: int) -> None:
     schedule = random_schedule(seed, n_ranks)
     visible = tuple(data.draw(st.tuples(st.booleans(), st.booleans())) for _ in range(n_ranks))
     case = Case(
