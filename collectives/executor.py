@@ -24,6 +24,7 @@ from multiring.collectives.drivers.faults import abort_error, mismatch_error
 from multiring.collectives.drivers.network import Network
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
 from multiring.collectives.entries import entries
+from multiring.collectives.farewell import note_failure
 from multiring.collectives.invocation import CallRecord, Invocation
 from multiring.collectives.living import remember
 from multiring.collectives.nodes import Nodes
@@ -141,7 +142,6 @@ class Executor:
         self._error: MultiringError | None = None
         self.closed = False
         self._left = False
-        self.over_mpi = False
         self.local_rank, self.local_size = members.index(rank), len(members)
         self.node, self.n_nodes = self._nodes.node_of[rank], self._nodes.count
         self.device = "host"
@@ -263,6 +263,7 @@ class Executor:
 
     def _abandon(self, error: MultiringError) -> None:
         """Close for good: every later call raises the same error."""
+        note_failure()
         if self._far is not None:
             self._far.tell_failure(error)
         self._driver.heap.retire()
@@ -439,7 +440,6 @@ class Executor:
                 for _ in range(SPLIT_EXCHANGES - n_exchanges):
                     self.gather_bytes(b"")
                 raise
-            mine.over_mpi = self.over_mpi
         else:
             for _ in range(SPLIT_EXCHANGES):
                 self.gather_bytes(b"")

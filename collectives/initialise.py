@@ -13,6 +13,7 @@ from typing import Any
 from multiring.collectives.bootstrap import Bootstrap, connect
 from multiring.collectives.drivers.network import Network
 from multiring.collectives.executor import Executor
+from multiring.collectives.farewell import expect, say_farewell
 from multiring.collectives.living import living
 from multiring.collectives.nodes import Nodes
 from multiring.collectives.time_limit import seconds_of
@@ -39,7 +40,7 @@ def init(device: str, timeout_s: float) -> Executor:
     """
     _check_device(device)
     limit_s = _timeout(timeout_s)
-    return _join(connect(os.environ, min(limit_s, JOIN_TIMEOUT_S)), limit_s, over_mpi="mpi4py.MPI" in sys.modules)
+    return _join(connect(os.environ, min(limit_s, JOIN_TIMEOUT_S)), limit_s)
 
 
 def from_mpi(comm: Any, device: str, timeout_s: float) -> Executor:
@@ -49,7 +50,7 @@ def from_mpi(comm: Any, device: str, timeout_s: float) -> Executor:
     _check_mpi(comm)
     from multiring.collectives.bootstrap.mpi import MpiBootstrap
 
-    return _join(MpiBootstrap(comm, min(limit_s, JOIN_TIMEOUT_S)), limit_s, over_mpi=True)
+    return _join(MpiBootstrap(comm, min(limit_s, JOIN_TIMEOUT_S)), limit_s)
 
 
 def _check_device(device: str) -> None:
@@ -79,16 +80,17 @@ def _timeout(timeout_s: float) -> float:
         ) from None
 
 
-def _join(bootstrap: Bootstrap, timeout_s: float, *, over_mpi: bool) -> Executor:
+def _join(bootstrap: Bootstrap, timeout_s: float) -> Executor:
     try:
         nodes = _nodes(bootstrap)
         network = _network(bootstrap, nodes) if nodes.count > 1 else None
         executor = Executor(
             bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s, nodes=nodes, network=network
         )
+        if comm := _mpi_of(bootstrap):
+            expect(comm)
     finally:
         bootstrap.close()
-    executor.over_mpi = over_mpi
     # Last registered, first run: before what MPI and the user registered earlier.
     atexit.unregister(_close_all)
     atexit.register(_close_all)
@@ -114,13 +116,21 @@ def _node_identity() -> list[str]:
         return ["host", platform.node()]
 
 
-def _network(bootstrap: Bootstrap, nodes: Nodes) -> Network:
+def _mpi_of(bootstrap: Bootstrap) -> Any:
+    """Return the MPI communicator that the ranks met over, or None."""
+    if "mpi4py.MPI" not in sys.modules:
+        return None
     from multiring.collectives.bootstrap.mpi import MpiBootstrap
 
-    if isinstance(bootstrap, MpiBootstrap):
+    return bootstrap.comm if isinstance(bootstrap, MpiBootstrap) else None
+
+
+def _network(bootstrap: Bootstrap, nodes: Nodes) -> Network:
+    comm = _mpi_of(bootstrap)
+    if comm is not None:
         from multiring.collectives.drivers.mpi import Mpi
 
-        return Mpi(bootstrap.duplicate())
+        return Mpi(comm.Dup())
     hosts = sorted(set(nodes.hosts))
     raise LaunchError(
         f"the {bootstrap.size} ranks are on {nodes.count} nodes ({', '.join(hosts)}), and were started without MPI;"
@@ -131,12 +141,6 @@ def _network(bootstrap: Bootstrap, nodes: Nodes) -> Network:
 
 def _close_all() -> None:
     """Tell the peers of every open communicator that this process leaves."""
-    failed = False
     for executor in living():
-        failed = failed or (executor.over_mpi and executor.failed)
         executor.close()
-    if failed:
-        # A peer is gone: MPI_Finalize would wait for it for ever, so the process ends without it.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1 if getattr(sys, "last_value", None) is not None else 0)
+    say_farewell()

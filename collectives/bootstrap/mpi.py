@@ -78,11 +78,12 @@ class MpiBootstrap:
         if comm is not None and not self._mpi.Is_finalized():
             comm.Free()
 
-    def duplicate(self) -> MPI.Intracomm:
-        """Return another communicator of the same ranks, which the caller owns: a collective call."""
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """The communicator of our own, until close()."""
         if self._comm is None:
             raise LaunchError("bootstrap: got a call after close(), wanted an open bootstrap")
-        return self._comm.Dup()
+        return self._comm
 
     def _lengths(self, comm: MPI.Intracomm, length: int, deadline: float) -> list[int]:
         MPI = self._mpi  # noqa: N806

@@ -85,6 +85,9 @@ class InMemory(Network):
             self._ether.move(pair)
         return end.finished
 
+    def abandon(self, handle: tuple[tuple[int, int, int], _End]) -> None:
+        """Nothing moves that nobody looks after."""
+
     def tell(self, peer: int, text: bytes) -> None:
         """Nobody listens here."""
 

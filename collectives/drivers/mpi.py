@@ -19,8 +19,9 @@ __all__ = ["Mpi"]
 NOTICE_BYTES = 4096
 FAREWELL_S = 0.1
 """How long a notice may take to leave before the process goes on without looking after it."""
-LARGEST_TAG = 32767
-"""What the standard promises."""
+CANCEL_S = 0.05
+_kept: list[Any] = []
+"""What MPI may still write to after its owner is gone."""
 
 
 class Mpi:
@@ -69,6 +70,16 @@ class Mpi:
         except self._mpi.Exception as error:
             raise NetworkError(" ".join(str(error).split())) from None
 
+    def abandon(self, handle: Any) -> None:
+        """See :class:`~multiring.collectives.drivers.network.Network`."""
+        try:
+            handle.Cancel()
+            end = time.monotonic() + CANCEL_S
+            while not handle.Test() and time.monotonic() < end:
+                pass
+        except self._mpi.Exception:
+            return
+
     def tell(self, peer: int, text: bytes) -> None:
         """See :class:`~multiring.collectives.drivers.network.Network`."""
         data = np.frombuffer(text[:NOTICE_BYTES], dtype=np.uint8)
@@ -116,8 +127,8 @@ class Mpi:
     def close(self) -> None:
         """See :class:`~multiring.collectives.drivers.network.Network`."""
         comm, self._comm = self._comm, None
-        if comm is None or self._mpi.Is_finalized():
+        if comm is None:
             return
-        self._comm = None
-        self._listening.Cancel()
-        self._listening.Free()
+        _kept.append(self._room)
+        if not self._mpi.Is_finalized():
+            self.abandon(self._listening)

@@ -46,6 +46,10 @@ class Network(Protocol):
         """
         ...
 
+    def abandon(self, handle: Any) -> None:
+        """Let a message that has not finished write nothing any more, if that can still be had."""
+        ...
+
     def tell(self, peer: int, text: bytes) -> None:
         """Send a notice, and do not wait for it."""
         ...

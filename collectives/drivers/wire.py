@@ -141,7 +141,11 @@ class Wire:
         return list(dict.fromkeys(lane.peer for lane in lanes))
 
     def forget(self) -> None:
-        """Look after nothing any more, after an error."""
+        """Look after nothing any more, after an error: what has not come must not come into memory used again."""
+        for lane in self._busy:
+            for message in lane.under_way:
+                for handle in message.handles if not lane.sends else ():
+                    self._network.abandon(handle)
         self._busy.clear()
 
     def progress(self, record: WireRecord, call: NDArray[np.int64], plan: Plan) -> bool:
