@@ -18,7 +18,7 @@ def why_no_lab() -> str | None:
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if missing:
         packages = ", ".join(sorted({_PROGRAMS[name] for name in missing}))
-        return f"got no {' nor '.join(missing)} on PATH; install {packages}"
+        return f"got no {' nor '.join(missing)} on PATH; install {packages}, or put /usr/sbin on PATH"
     if os.geteuid() != 0:
         return f"got user {os.geteuid()}, wanted root: network namespaces need it; use sudo"
     return None
