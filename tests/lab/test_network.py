@@ -118,7 +118,9 @@ def test_a_lab_that_cannot_be_built_leaves_nothing(monkeypatch: pytest.MonkeyPat
 
 def test_what_is_missing_is_said_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    with pytest.raises(LaunchError, match="lab: got no ip nor tc nor unshare on PATH; install iproute2, util-linux, or put"):
+    with pytest.raises(
+        LaunchError, match="lab: got no ip nor tc nor unshare on PATH; install iproute2, util-linux, or"
+    ):
         Network(2).__enter__()
     monkeypatch.undo()
     monkeypatch.setattr("os.geteuid", lambda: 1000)
