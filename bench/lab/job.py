@@ -57,20 +57,21 @@ exit $status
 """
 
 
-def lab_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def lab_environment(environ: Mapping[str, str], n_hosts: int) -> dict[str, str]:
     """Return the environment of mpiexec, which all ranks get: without an outer launcher's, with what a lab needs.
 
     Notes
     -----
     All hosts of a lab have one boot id, by which UCX would take them for one machine and use shared memory between
-    them: it is told to use TCP. What the caller has set stays.
+    them: it is told to use TCP. What the caller has set stays. MULTIRING_LAB_HOSTS says how many hosts share this
+    machine's memory.
     """
     kept = {
         name: value
         for name, value in environ.items()
         if not name.startswith(OUTER_PREFIXES) and name not in (*OUTER_NAMES, "MULTIRING_HOST_ID")
     }
-    return {"UCX_TLS": "tcp,self"} | kept
+    return {"UCX_TLS": "tcp,self"} | kept | {"MULTIRING_LAB_HOSTS": str(n_hosts)}
 
 
 def lab_command(network: Network, ranks: int, mpiexec: str, command: Sequence[str]) -> list[str]:
@@ -173,7 +174,7 @@ def run_job(
             return 128 + caught[0]
         process = subprocess.Popen(
             words,
-            env=lab_environment(environ),
+            env=lab_environment(environ, len(network.hosts)),
             stdin=subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None,
             process_group=0,  # a terminal's Ctrl-C comes once, from here
             preexec_fn=before_exec,

@@ -25,6 +25,7 @@ from types import TracebackType
 from multiring.bench.lab.link import Link
 from multiring.bench.lab.registry import Claim, claim_name
 from multiring.bench.lab.tools import run_tool, why_no_lab
+from multiring.bench.local_ranks import core_shares
 from multiring.errors import ArgumentError, LaunchError
 
 __all__ = ["MOST_HOSTS", "Host", "Network"]
@@ -49,11 +50,14 @@ class Host:
         Its host name, and that of its network namespace.
     address : str
         Of its only wire.
+    cores : tuple of int
+        On which its programs run.
     """
 
     index: int
     name: str
     address: str
+    cores: tuple[int, ...]
 
 
 class Network:
@@ -97,7 +101,8 @@ class Network:
         self._claim = claim_name(_remove)
         self.name = self._claim.name
         self.hosts = tuple(
-            Host(index, f"{self.name}-host{index}", str(_SUBNET[index + 1])) for index in range(self._n_hosts)
+            Host(index, f"{self.name}-host{index}", str(_SUBNET[index + 1]), cores)
+            for index, cores in enumerate(_cores_of_hosts(sorted(os.sched_getaffinity(0)), self._n_hosts))
         )
         try:
             self.folder = Path(tempfile.mkdtemp(prefix=_folder_prefix(self.name)))
@@ -125,9 +130,25 @@ class Network:
         return f"{self.name}-switch"
 
     def command(self, host: int, words: list[str]) -> list[str]:
-        """Return the words that run a program on a host."""
+        """Return the words that run a program on a host and its cores."""
         name = self.hosts[host].name
-        return ["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", _ENTER, name, *words]
+        cores = ",".join(map(str, self.hosts[host].cores))
+        return [
+            "taskset",
+            "-c",
+            cores,
+            "ip",
+            "netns",
+            "exec",
+            name,
+            "unshare",
+            "--uts",
+            "sh",
+            "-c",
+            _ENTER,
+            name,
+            *words,
+        ]
 
     def pids(self, host: int | None = None) -> list[int]:
         """Return the processes that run on a host, or on all."""
@@ -171,6 +192,15 @@ class Network:
             run_tool("ip", "-n", host.name, "address", "add", address, "dev", _DEVICE)
             for device in ("lo", _DEVICE):
                 run_tool("ip", "-n", host.name, "link", "set", device, "up")
+
+
+def _cores_of_hosts(cores: list[int], n_hosts: int) -> list[tuple[int, ...]]:
+    """Share cores out, so that hosts do not compute with one another's and ranks see how many they have.
+
+    Where there are more hosts than cores, each has one, which it shares with others.
+    """
+    shares = core_shares(cores, n_hosts) or [[cores[index % len(cores)]] for index in range(n_hosts)]
+    return [tuple(share) for share in shares]
 
 
 def _remove(name: str) -> None:

@@ -10,7 +10,7 @@ from multiring.errors import LaunchError
 
 __all__ = ["run_tool", "why_no_lab"]
 
-_PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux"}
+_PROGRAMS = {"ip": "iproute2", "tc": "iproute2", "unshare": "util-linux", "taskset": "util-linux"}
 
 
 def why_no_lab() -> str | None:

@@ -70,11 +70,11 @@ def test_ranks_are_placed_in_blocks_and_know_their_host(hosts: int, ranks: int) 
 def test_an_outer_host_id_is_not_taken_over_and_what_the_user_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MULTIRING_HOST_ID", "elsewhere")
     monkeypatch.setenv("UCX_TLS", "all")
-    done = lab(*place(2, 1), "--", "sh", "-c", 'echo "$MULTIRING_HOST_ID $(uname -n) $UCX_TLS"')
+    done = lab(*place(2, 1), "--", "sh", "-c", 'echo "$MULTIRING_HOST_ID $(uname -n) $UCX_TLS $MULTIRING_LAB_HOSTS"')
     assert done.returncode == 0, done.stderr
     words = [line.split() for line in done.stdout.splitlines()]
     assert len(words) == 2
-    assert all(host_id == host and transports == "all" for host_id, host, transports in words)
+    assert all(host_id == host and rest == ["all", "2"] for host_id, host, *rest in words)
 
 
 def test_standard_input_is_rank_0s() -> None:

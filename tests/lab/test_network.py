@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from multiring.bench.lab.link import Link
-from multiring.bench.lab.network import Network
+from multiring.bench.lab.network import Network, _cores_of_hosts
 from multiring.errors import LaunchError
 from tests.lab.helpers import is_alive, left_of
 
@@ -25,6 +26,7 @@ def on(network: Network, host: int, *words: str, status: int = 0) -> str:
 
 
 CONNECT = ["python3", "-c", "import socket, sys; print(socket.create_connection((sys.argv[1], 7), 1).recv(9).decode())"]
+CORES = ["python3", "-c", "import os; print(*os.sched_getaffinity(0))"]
 SERVE = (
     "import socket; s = socket.create_server(('', 7)); print('here', flush=True)\nwhile True: s.accept()[0].send(b'ok')"
 )
@@ -34,6 +36,10 @@ def test_hosts_have_names_addresses_and_limited_wires_of_their_own() -> None:
     with Network(3, Link("100mbit", "64kb", "20ms")) as network:
         assert [host.name for host in network.hosts] == [f"{network.name}-host{i}" for i in range(3)]
         assert [on(network, i, "uname", "-n") for i in range(3)] == [host.name for host in network.hosts]
+        here = os.sched_getaffinity(0)
+        cores = [{int(core) for core in on(network, i, *CORES).split()} for i in range(3)]
+        assert [set(host.cores) for host in network.hosts] == cores
+        assert all(own and own <= here for own in cores)
         own = Path("/proc/self/ns/net").readlink()
         assert len({own, *(on(network, i, "readlink", "/proc/self/ns/net") for i in range(3))}) == 4
         for index, host in enumerate(network.hosts):
@@ -46,6 +52,19 @@ def test_hosts_have_names_addresses_and_limited_wires_of_their_own() -> None:
                 assert re.search(r"^qdisc tbf \w+: (dev \w+ )?root .*rate 100Mbit burst 64Kb lat 20ms", limit)
                 assert "\n" not in limit
     assert left_of(network.name) == []
+
+
+@pytest.mark.parametrize(
+    ("cores", "n_hosts", "shares"),
+    [
+        ([0, 1], 1, [(0, 1)]),
+        ([0, 1], 2, [(0,), (1,)]),
+        ([2, 3, 4, 5, 6], 2, [(2, 3), (4, 5)]),
+        ([4, 7], 3, [(4,), (7,), (4,)]),
+    ],
+)
+def test_cores_are_shared_out(cores: list[int], n_hosts: int, shares: list[tuple[int, ...]]) -> None:
+    assert _cores_of_hosts(cores, n_hosts) == shares
 
 
 def test_hosts_reach_one_another_until_a_cable_is_pulled() -> None:
@@ -119,7 +138,7 @@ def test_a_lab_that_cannot_be_built_leaves_nothing(monkeypatch: pytest.MonkeyPat
 def test_what_is_missing_is_said_before_anything_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(
-        LaunchError, match="lab: got no ip nor tc nor unshare on PATH; install iproute2, util-linux, or"
+        LaunchError, match="lab: got no ip nor tc nor unshare nor taskset on PATH; install iproute2, util"
     ):
         Network(2).__enter__()
     monkeypatch.undo()
