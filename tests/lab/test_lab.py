@@ -179,6 +179,13 @@ def test_a_lab_that_was_killed_takes_its_ranks_along_and_the_next_one_removes_th
     assert is_alive(other)
 
 
+def test_the_limit_of_the_wire_is_measured_between_hosts() -> None:
+    program = Path(__file__).parents[1] / "bench" / "mpi_nodes.py"
+    done = lab(*place(2, 2), "--", sys.executable, str(program), "0011")
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.split()) == [f"{rank}:9" for rank in range(4)]
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [
