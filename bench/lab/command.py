@@ -13,11 +13,11 @@ __all__ = ["lab"]
 
 _EPILOG = """\b
 Example:
-  sudo multiring lab --hosts 2 --ranks 2 --rate 1gbit -- python train.py
+  multiring lab --hosts 2 --ranks 2 --rate 1gbit -- python train.py
 
 \b
 A host is a network namespace of this machine with a host name of its own; a wire to a switch limits what leaves it and
-what reaches it. Cores, memory and files are the machine's. Needs root, iproute2 and MPICH.
+what reaches it, and each has its share of the cores. Memory and files are the machine's. Needs root, iproute2, MPICH.
 """
 
 
