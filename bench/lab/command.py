@@ -17,7 +17,8 @@ Example:
 
 \b
 A host is a network namespace of this machine with a host name of its own; a wire to a switch limits what leaves it and
-what reaches it, and each has its share of the cores. Memory and files are the machine's. Needs root, iproute2, MPICH.
+what reaches it. Each host has its share of the cores, unless --no-bind; memory and files are the machine's.
+Needs root, iproute2 and MPICH.
 """
 
 
@@ -33,6 +34,9 @@ what reaches it, and each has its share of the cores. Memory and files are the m
 )
 @click.option("--burst", default="128kb", show_default=True, metavar="SIZE", help="What passes at once after a pause.")
 @click.option("--latency", default="50ms", show_default=True, metavar="TIME", help="How long a packet may be queued.")
+@click.option(
+    "--bind/--no-bind", default=True, show_default=True, help="Give each host its share of the cores, or all of them."
+)
 @click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS", help="End the run after these.")
 @click.option(
     "--survivors",
@@ -51,6 +55,7 @@ def lab(
     rate: str,
     burst: str,
     latency: str,
+    bind: bool,
     timeout: float | None,
     survivors: float,
     command: tuple[str, ...],
@@ -65,7 +70,7 @@ def lab(
     --timeout.
     """
     try:
-        with caught_signals() as signals, Network(hosts, Link(rate, burst, latency)) as network:
+        with caught_signals() as signals, Network(hosts, Link(rate, burst, latency), bind) as network:
             click.echo(
                 f"multiring lab: {network.name}: {hosts} host{'s' if hosts > 1 else ''} "
                 f"({network.hosts[0].name}{f' to {network.hosts[-1].name}' if hosts > 1 else ''}) of {ranks} "

@@ -68,6 +68,8 @@ class Network:
     n_hosts : int
     link : Link, optional
         The wire of each host; 1 Gbit/s where omitted.
+    bind : bool
+        Whether each host gets its share of the cores; else all have all.
 
     Attributes
     ----------
@@ -78,7 +80,7 @@ class Network:
         For files of programs that run in the lab; removed with it.
     """
 
-    def __init__(self, n_hosts: int, link: Link | None = None) -> None:
+    def __init__(self, n_hosts: int, link: Link | None = None, bind: bool = True) -> None:
         if not 1 <= n_hosts <= MOST_HOSTS:
             raise ArgumentError(f"--hosts: got {n_hosts}, wanted 1 to {MOST_HOSTS}")
         self.link = link or Link()
@@ -86,6 +88,7 @@ class Network:
         self.hosts: tuple[Host, ...] = ()
         self.folder = Path()
         self._n_hosts = n_hosts
+        self._bind = bind
         self._claim: Claim | None = None
 
     def __enter__(self) -> Network:
@@ -102,7 +105,7 @@ class Network:
         self.name = self._claim.name
         self.hosts = tuple(
             Host(index, f"{self.name}-host{index}", str(_SUBNET[index + 1]), cores)
-            for index, cores in enumerate(_cores_of_hosts(sorted(os.sched_getaffinity(0)), self._n_hosts))
+            for index, cores in enumerate(_cores_of_hosts(sorted(os.sched_getaffinity(0)), self._n_hosts, self._bind))
         )
         try:
             self.folder = Path(tempfile.mkdtemp(prefix=_folder_prefix(self.name)))
@@ -194,11 +197,13 @@ class Network:
                 run_tool("ip", "-n", host.name, "link", "set", device, "up")
 
 
-def _cores_of_hosts(cores: list[int], n_hosts: int) -> list[tuple[int, ...]]:
+def _cores_of_hosts(cores: list[int], n_hosts: int, bind: bool = True) -> list[tuple[int, ...]]:
     """Share cores out, so that hosts do not compute with one another's and ranks see how many they have.
 
     Where there are more hosts than cores, each has one, which it shares with others.
     """
+    if not bind:
+        return [tuple(cores)] * n_hosts
     shares = core_shares(cores, n_hosts) or [[cores[index % len(cores)]] for index in range(n_hosts)]
     return [tuple(share) for share in shares]
 

@@ -65,6 +65,7 @@ def test_hosts_have_names_addresses_and_limited_wires_of_their_own() -> None:
 )
 def test_cores_are_shared_out(cores: list[int], n_hosts: int, shares: list[tuple[int, ...]]) -> None:
     assert _cores_of_hosts(cores, n_hosts) == shares
+    assert _cores_of_hosts(cores, n_hosts, bind=False) == [tuple(cores)] * n_hosts
 
 
 def test_hosts_reach_one_another_until_a_cable_is_pulled() -> None:
