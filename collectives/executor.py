@@ -476,21 +476,17 @@ class Executor:
         """Leave the communicator; a peer that still calls gets CommunicatorClosed. Closing twice is nothing."""
         if self.closed:
             self._driver.close()
-            if self._far is not None:
-                self._far.network.close()
             return
         with contextlib.suppress(MultiringError):
             # Peers that never come to a call that was refused here must not keep this rank; those that come late see
             # the refusal.
             self._announce(SIGNATURE_CLOSED, CLOSE_PATIENCE_S)
             if self._far is not None:
-                self._far.tell_leaving()
+                self._far.leave()
         if self._error is None:
             self._left = True
             self._end(CommunicatorClosed(f"rank {self.rank} has closed this communicator; make a new one"))
         self._driver.close()
-        if self._far is not None:
-            self._far.network.close()
 
     def disown(self) -> None:
         """Give up a communicator that belongs to the process that this one was forked from."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from multiring.collectives.bootstrap import Bootstrap, connect
+from multiring.collectives.drivers.far import settle_leaving
 from multiring.collectives.drivers.network import Network
 from multiring.collectives.executor import Executor
 from multiring.collectives.farewell import expect, say_farewell
@@ -22,6 +23,8 @@ from multiring.errors import ArgumentError, ArgumentTypeError, LaunchError
 __all__ = ["from_mpi", "init"]
 
 JOIN_TIMEOUT_S = 60.0
+SETTLING_S = 0.5
+"""How long the last notices of communicators may take that all ranks have closed."""
 
 
 def init(device: str, timeout_s: float) -> Executor:
@@ -144,3 +147,4 @@ def _close_all() -> None:
     for executor in living():
         executor.close()
     say_farewell()
+    settle_leaving(SETTLING_S)

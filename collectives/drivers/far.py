@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from multiring.collectives.entries import Entries
     from multiring.collectives.invocation import CallRecord
 
-__all__ = ["Far"]
+__all__ = ["Far", "settle_leaving"]
 
 CLOSED_NOTICE = b"closed"
 YIELDS = 100
@@ -211,9 +211,33 @@ class Far:
         self.wire.forget()
         self.network.flush()
 
-    def tell_leaving(self) -> None:
+    def leave(self) -> None:
         """Let all ranks of other nodes know that this one closes: any of them might wait for it."""
         for ranks in self._others:
             for rank in ranks:
                 self.network.tell(rank, CLOSED_NOTICE)
         self.network.flush()
+        _leaving.append(self)
+        settle_leaving(0.0)
+
+    def has_settled(self) -> bool:
+        """Whether the others have said that they leave too, so that nothing more will come; the network ends then."""
+        self.listen()
+        settled = all(rank in self._left for ranks in self._others for rank in ranks)
+        if settled:
+            self.network.close()
+        return settled
+
+
+_leaving: list[Far] = []
+"""Of communicators that were closed: MPI wants every message received."""
+
+
+def settle_leaving(limit_s: float) -> None:
+    """Wait for the last notices of communicators that were closed, for so long at most."""
+    end = time.monotonic() + limit_s
+    while True:
+        _leaving[:] = [far for far in _leaving if not far.has_settled()]
+        if not _leaving or time.monotonic() >= end:
+            return
+        time.sleep(NAP_S)
