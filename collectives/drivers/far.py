@@ -101,21 +101,27 @@ class Far:
 
     def attend(self, record: CallRecord) -> None:
         """Do what there is to do for a call that waits; what makes it hopeless is set in ABORT."""
-        moved = False
-        if record.wire is not None:
-            try:
-                moved = self.wire.progress(record.wire, record.words, record.plan)
-            except NetworkError as error:
-                self._entries.give_up(record.address, ABORT_PEER_LOST, self._context.member_of[error.args[1]])
+        words = record.words
+        while True:
+            moved = False
+            if record.wire is not None:
+                try:
+                    moved = self.wire.progress(record.wire, words, record.plan)
+                except NetworkError as error:
+                    self._entries.give_up(record.address, ABORT_PEER_LOST, self._context.member_of[error.args[1]])
+                    return
+                except MultiringError as error:
+                    self._closing.tell(error)
+                    return
+            self._patience(busy=self.wire.is_busy)
+            if moved:
+                self._idle = 0
                 return
-            except MultiringError as error:
-                self._closing.tell(error)
+            if self.is_time_to_look():
+                self._look(record.address, words, self.wire.awaited())
                 return
-        self._patience(busy=self.wire.is_busy)
-        if moved:
-            self._idle = 0
-        elif self.is_time_to_look():
-            self._look(record.address, record.words, self.wire.awaited())
+            if int(words[CALL_PEER]) >= 0 or not self.wire.is_busy:
+                return  # It waits for its node, which the interpreter looks after.
 
     def is_time_to_look(self) -> bool:
         """Give up the core for a moment; return whether to look around, after a while without progress."""
