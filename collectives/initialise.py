@@ -23,7 +23,7 @@ from multiring.errors import ArgumentError, ArgumentTypeError, LaunchError
 __all__ = ["from_mpi", "init"]
 
 JOIN_TIMEOUT_S = 60.0
-SETTLING_S = 0.5
+SETTLING_S = 2.0
 """How long the last notices of communicators may take that all ranks have closed."""
 
 
