@@ -48,6 +48,7 @@ from multiring.kernels.records import (
     CALL_X,
     CALL_X_BYTES,
     DONE,
+    LAUNCH,
     LOWER,
     MAIL_PEER,
     MAIL_SENDS,
@@ -107,7 +108,7 @@ class Executor:
         settings = json.dumps(_settings()).encode()
         # Rank 0's settings count for all: the choice must not depend on what one rank knows.
         self._settings: dict[str, str | None] = json.loads(exchange(settings)[0])
-        self._driver = SharedMemory(rank, size, exchange, waiting=waiting, layout=layout)
+        self._driver = self._join(exchange, waiting, layout)
         self._context = self._driver.context
         self._hosts = [f["host"] for f in self._driver.facts]
         self._invocations: OrderedDict[tuple[Request, int, tuple[int, ...] | None], Invocation] = OrderedDict()
@@ -131,6 +132,10 @@ class Executor:
             by_price=injected is not None,
         )
         remember(self)
+
+    def _join(self, exchange: Exchange, waiting: Waiting | None, layout: Layout | None) -> SharedMemory:
+        """Join the other ranks."""
+        return SharedMemory(self.rank, self.size, exchange, waiting=waiting, layout=layout)
 
     @property
     def failed(self) -> bool:
@@ -184,6 +189,8 @@ class Executor:
                 self._attach(record.words)
             elif code == LOWER:
                 record.enter_variant()
+            elif code == LAUNCH:
+                invocation.launch()
             else:
                 self._fail(code, int(record.words[CALL_EPOCH]), record.plan)
             code = self._entries.advance(record.address)
@@ -382,19 +389,24 @@ class Executor:
                 return [answers[r] for r in ranks]
 
             try:
-                mine = Executor(
-                    ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
-                )
+                mine = self._child(ranks.index(self.rank), len(ranks), exchange)
             except (SharedMemoryError, LaunchError):
                 # The other colors go on, in step.
-                for _ in range(SPLIT_EXCHANGES - n_exchanges):
+                for _ in range(self.n_exchanges - n_exchanges):
                     self.gather_bytes(b"")
                 raise
             mine.over_mpi = self.over_mpi
         else:
-            for _ in range(SPLIT_EXCHANGES):
+            for _ in range(self.n_exchanges):
                 self.gather_bytes(b"")
         return mine
+
+    n_exchanges = 4
+    """Exchanges of a new communicator: its settings, the facts, and two agreements."""
+
+    def _child(self, rank: int, size: int, exchange: Exchange) -> Executor:
+        """Return a communicator of some of the ranks, like this one."""
+        return Executor(rank, size, exchange, timeout_s=self.timeout_s, waiting=self._waiting)
 
     def check(self) -> None:
         """Raise the error that closed this communicator, or that a peer has found meanwhile.
@@ -446,10 +458,6 @@ class Executor:
                 " forked child and has no part in it; make a new one in the child"
             )
         )
-
-
-SPLIT_EXCHANGES = 4
-"""Exchanges of a new communicator: its settings, the facts, and two agreements."""
 
 
 def _again(error: MultiringError) -> MultiringError:

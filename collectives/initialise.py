@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from multiring.collectives.bootstrap import Bootstrap, connect
+from multiring.collectives.choose_device import agree_on_device
 from multiring.collectives.executor import Executor
 from multiring.collectives.living import living
 from multiring.collectives.time_limit import seconds_of
@@ -35,24 +36,18 @@ def init(device: str, timeout_s: float) -> Executor:
     ------
     LaunchError, SharedMemoryError, ArgumentError
     """
-    _check_device(device)
     limit_s = _timeout(timeout_s)
-    return _join(connect(os.environ, min(limit_s, JOIN_TIMEOUT_S)), limit_s, over_mpi="mpi4py.MPI" in sys.modules)
+    over_mpi = "mpi4py.MPI" in sys.modules
+    return _join(connect(os.environ, min(limit_s, JOIN_TIMEOUT_S)), device, limit_s, over_mpi=over_mpi)
 
 
 def from_mpi(comm: Any, device: str, timeout_s: float) -> Executor:
     """Join the ranks of an mpi4py communicator, which is duplicated."""
-    _check_device(device)
     limit_s = _timeout(timeout_s)
     _check_mpi(comm)
     from multiring.collectives.bootstrap.mpi import MpiBootstrap
 
-    return _join(MpiBootstrap(comm, min(limit_s, JOIN_TIMEOUT_S)), limit_s, over_mpi=True)
-
-
-def _check_device(device: str) -> None:
-    if device == "cuda":
-        raise ArgumentError("device: got 'cuda', wanted 'auto' or 'host': collectives on GPUs are not built yet")
+    return _join(MpiBootstrap(comm, min(limit_s, JOIN_TIMEOUT_S)), device, limit_s, over_mpi=True)
 
 
 def _check_mpi(comm: Any) -> None:
@@ -77,10 +72,10 @@ def _timeout(timeout_s: float) -> float:
         ) from None
 
 
-def _join(bootstrap: Bootstrap, timeout_s: float, *, over_mpi: bool) -> Executor:
+def _join(bootstrap: Bootstrap, device: str, timeout_s: float, *, over_mpi: bool) -> Executor:
     try:
         _require_one_node(bootstrap)
-        executor = Executor(bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s)
+        executor = _executor(bootstrap, agree_on_device(device, bootstrap.all_gather), timeout_s)
     finally:
         bootstrap.close()
     executor.over_mpi = over_mpi
@@ -88,6 +83,14 @@ def _join(bootstrap: Bootstrap, timeout_s: float, *, over_mpi: bool) -> Executor
     atexit.unregister(_close_all)
     atexit.register(_close_all)
     return executor
+
+
+def _executor(bootstrap: Bootstrap, device: str, timeout_s: float) -> Executor:
+    if device == "host":
+        return Executor(bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s)
+    from multiring.collectives.cuda_executor import CudaExecutor
+
+    return CudaExecutor(bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s)
 
 
 def _node_identity() -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba.extending import register_jitable
 
 from multiring.kernels.arrival import arrive, publish, reference, settle
-from multiring.kernels.execution import bind, bind_own, execute
+from multiring.kernels.execution import bind, bind_own, carry_out, execute
 from multiring.kernels.primitives import restore_float_control, set_float_control
 from multiring.kernels.records import (
     CALL_CONTEXT,
@@ -20,6 +20,7 @@ from multiring.kernels.records import (
     CALL_ENTERED_NS,
     CALL_EPOCH,
     CALL_INSTRUCTION,
+    CALL_LAUNCHED,
     CALL_LOOP,
     CALL_N_SLICES,
     CALL_OUT,
@@ -81,6 +82,7 @@ def start(context: int, call: int) -> int:
     put(call, CALL_DONE, 0)
     put(call, CALL_LOOP, 0)
     put(call, CALL_INSTRUCTION, 0)
+    put(call, CALL_LAUNCHED, 0)
     x = REFERENCE_ORDINARY
     out = REFERENCE_ORDINARY
     if get(call, CALL_EAGER) != 0:
@@ -134,7 +136,7 @@ def run_program(context: int, call: int) -> int:
                         if code != DONE:
                             return code
                     wait += 8 * WAIT_WORDS
-                code = execute(context, call, program, index, piece)
+                code = carry_out(context, call, program, index, piece)
                 if code != DONE:
                     return code
                 if get(instruction, INSTRUCTION_POST) != 0:
@@ -198,7 +200,8 @@ def advance(call: int) -> int:
     -------
     int
         DONE; WAIT (call again: nothing is lost); ABORTED, MISMATCH; ATTACH (map segment CALL_SEGMENT of rank CALL_PEER,
-        then call again); LOWER (enter the program of CALL_VARIANT, then call again).
+        then call again); LOWER (enter the program of CALL_VARIANT, then call again); LAUNCH (launch the kernel of
+        CALL_INSTRUCTION in CALL_LOOP, have it done if peers wait for it, then call again).
     """
     context = get(call, CALL_CONTEXT)
     put(call, CALL_ENTERED_NS, 0)

@@ -160,6 +160,10 @@ CALL_BLOCK: Final = 58
 CALL_ENTERED_NS: Final = 59
 CALL_STREAM: Final = 61
 """1: results go past the caches, where they do not overwrite what was just read."""
+CALL_DEVICE: Final = 62
+"""Bytes of a slot in device memory, where the arrays are; 0: everything is in host memory."""
+CALL_LAUNCHED: Final = 63
+"""1: the kernel of the instruction that the call stands at has been launched."""
 CALL_WORDS: Final = 64
 
 PHASE_START: Final = 0
@@ -261,3 +265,4 @@ ABORTED: Final = 2
 MISMATCH: Final = 3
 ATTACH: Final = 4
 LOWER: Final = 5
+LAUNCH: Final = 6

@@ -229,6 +229,11 @@ class Context:
         """The private arrays that the record consists of."""
         return [self.words, self._peers, self._descriptors, self._timespec]
 
+    def replace_peers(self, peer_bases: list[NDArray[np.int64]]) -> None:
+        """Use other tables of segment addresses: those of the ranks' GPUs."""
+        self._keep.append(peer_bases)
+        self._peers[:] = [b.ctypes.data for b in peer_bases]
+
     @property
     def epoch(self) -> int:
         """Calls so far."""

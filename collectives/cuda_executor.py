@@ -1,0 +1,242 @@
+"""One communicator's calls on GPUs: the host's executor, with device memory and kernels in the places of both."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from multiring.collectives.choose_device import device_of
+from multiring.collectives.drivers.control import Layout, Waiting
+from multiring.collectives.drivers.cuda_ipc import CudaIpc
+from multiring.collectives.drivers.device import Device
+from multiring.collectives.drivers.device_context import DeviceContexts
+from multiring.collectives.drivers.shared_memory import Exchange
+from multiring.collectives.executor import CACHED_INVOCATIONS, Executor, Message
+from multiring.collectives.invocation import CallRecord
+from multiring.collectives.request import Request
+from multiring.collectives.stepped import Stepped, Steps
+from multiring.errors import ArgumentError
+from multiring.kernels.dtypes import DType
+
+__all__ = ["CudaExecutor"]
+
+SLOT_BYTES = 4 << 20
+"""Of a slot in device memory: large enough that a launch and a wait of some 20 us are little beside it."""
+
+LEAVE_PATIENCE_S = 2.0
+"""How long a rank that closes keeps its memory for peers that have not finished its last call."""
+
+DeviceCall = Any
+"""Stepped or Fused: what ``prepare_on_device`` returns."""
+
+
+class CudaExecutor(Executor):
+    """Runs the calls of one communicator of GPUs.
+
+    Parameters
+    ----------
+    rank, size, exchange, timeout_s, waiting, layout
+        See :class:`multiring.collectives.executor.Executor`.
+    device : Device, optional
+        Instead of the process's own; for tests.
+    slot_bytes : int, optional
+        Of a slot in device memory; the same on all ranks.
+
+    Notes
+    -----
+    ``prepare`` makes calls on arrays in host memory, which the library itself needs; ``prepare_on_device`` those on
+    the caller's arrays.
+    """
+
+    n_exchanges = Executor.n_exchanges + CudaIpc.N_EXCHANGES
+
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        exchange: Exchange,
+        *,
+        timeout_s: float = 300.0,
+        waiting: Waiting | None = None,
+        layout: Layout | None = None,
+        device: Device | None = None,
+        slot_bytes: int = SLOT_BYTES,
+    ) -> None:
+        self._gpu: Device = device or _device_for_all(rank, exchange)
+        self._slot_bytes = slot_bytes
+        self._node: CudaIpc
+        super().__init__(rank, size, exchange, timeout_s=timeout_s, waiting=waiting, layout=layout)
+        self.device = "cuda"
+        self.device_calls: OrderedDict[tuple[Request, int, tuple[int, ...] | None], DeviceCall] = OrderedDict()
+        self._contexts = DeviceContexts(self._node)
+        self._n_finished = 0
+
+    def _join(self, exchange: Exchange, waiting: Waiting | None, layout: Layout | None) -> CudaIpc:
+        self._node = CudaIpc(
+            self.rank,
+            self.size,
+            exchange,
+            self._gpu,
+            slot_bytes=self._slot_bytes,
+            waiting=waiting,
+            layout=layout,
+        )
+        return self._node
+
+    def _child(self, rank: int, size: int, exchange: Exchange) -> CudaExecutor:
+        return CudaExecutor(
+            rank,
+            size,
+            exchange,
+            timeout_s=self.timeout_s,
+            waiting=self._waiting,
+            device=self._gpu,
+            slot_bytes=self._slot_bytes,
+        )
+
+    @property
+    def mode(self) -> str:
+        """``"fused"`` or ``"stepped"``."""
+        return self._node.mode
+
+    @property
+    def gpu(self) -> Device:
+        """This rank's GPU."""
+        return self._gpu
+
+    # --- running -----------------------------------------------------------------------------------------------------
+
+    def prepare_on_device(self, request: Request, count: int, counts: tuple[int, ...] | None = None) -> DeviceCall:
+        """Return the call of a request on arrays in device memory; parameters as for ``prepare``."""
+        key = (request, count, counts)
+        found = self.device_calls.get(key)
+        if found is not None:
+            self.device_calls.move_to_end(key)
+            return found
+        self.check()
+        call = self._make(request, count, counts)
+        self.device_calls[key] = call
+        if len(self.device_calls) > CACHED_INVOCATIONS:
+            self.device_calls.popitem(last=False)
+        return call
+
+    def _make(self, request: Request, count: int, counts: tuple[int, ...] | None) -> DeviceCall:
+        plan = self._planner.plan(request, count)
+        record = CallRecord(plan, self._context, count, counts, self.timeout_s, _no_span, eager_bytes=-1)
+        steps = Steps(
+            record,
+            self._gpu,
+            self._contexts.of(self.timeout_s),
+            self._slot_bytes,
+            self._entries.run,
+            self._finish,
+            self._broken,
+        )
+        self._alive.add(steps)
+        return Stepped(steps, self._gpu, self._count)
+
+    def _count(self) -> None:
+        """Tell the peers that this rank is done with their memory for one more call."""
+        self._n_finished += 1
+        self._node.board.done[self.rank] = self._n_finished
+
+    # --- point to point ----------------------------------------------------------------------------------------------
+
+    def exchange_on_device(
+        self,
+        sends: Sequence[Message],
+        receives: Sequence[Message],
+        timeout_s: float | None,
+        streams: tuple[int, ...],
+    ) -> None:
+        """Carry out sends and receives of arrays in device memory: through host memory, in the order of a stream."""
+        device = self._gpu
+        device.use()
+        for stream in streams:
+            device.synchronize(stream)
+        stream = streams[0]
+        staged: list[np.ndarray[Any, Any]] = []
+
+        def stage(message: Message) -> Message:
+            _, count, dtype, peer = message
+            room = np.empty(max(count * dtype.itemsize, 1), np.uint8)
+            staged.append(room)
+            return room.ctypes.data, count, dtype, peer
+
+        outgoing, incoming = [stage(m) for m in sends], [stage(m) for m in receives]
+        for (source, count, dtype, _), there in zip(sends, outgoing, strict=True):
+            device.copy(there[0], source, count * dtype.itemsize, stream)
+        if sends:
+            device.synchronize(stream)
+        self.exchange(outgoing, incoming, timeout_s)
+        for (destination, count, dtype, _), here in zip(receives, incoming, strict=True):
+            device.copy(destination, here[0], count * dtype.itemsize, stream)
+        if receives:
+            device.synchronize(stream)
+
+    def copy_on_device(self, destination: Any, source: Any, streams: tuple[int, ...]) -> None:
+        """Copy between arrays of any layout, given by their shadows, in the first stream, after the others' work."""
+        self._gpu.use()
+        for stream in streams[1:]:
+            self._gpu.synchronize(stream)
+        self._gpu.copy_elements(destination, source, streams[0])
+
+    def check_here(self, name: str, address: int) -> None:
+        """Refuse an array on another GPU."""
+        self._gpu.check_here(name, address)
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DType) -> Any:
+        """Return an array in the GPU's symmetric memory, its contents undefined: CuPy's, or the simulator's."""
+        whole = (shape,) if isinstance(shape, int) else tuple(shape)
+        n_bytes = math.prod(whole) * dtype.itemsize
+        block = self._node.device_heap.allocate(max(n_bytes, 1))
+        return self._gpu.array(block.address, whole, dtype, block)
+
+    def is_symmetric(self, address: int, nbytes: int) -> bool:
+        """Whether a range lies in this process's symmetric memory, where all peers reach it."""
+        return self._node.reaches(address, nbytes)
+
+    # --- life --------------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leave the communicator, when the peers have done with this rank's memory, or after two seconds."""
+        if not self.closed:
+            self._await_peers()
+            self._node.board.left[self.rank] = 1
+        super().close()
+
+    def _await_peers(self) -> None:
+        """Wait for peers that are still in the last call: their kernels may read this rank's slots."""
+        end = time.monotonic() + LEAVE_PATIENCE_S
+        board = self._node.board
+        while self._error is None and not self._context.abort_word and time.monotonic() < end:
+            late = np.flatnonzero(np.asarray(board.done) < self._n_finished).tolist()
+            if not [r for r in late if r != self.rank and not self._node.has_ended(r, 0)]:
+                return
+            time.sleep(0.001)
+
+
+def _device_for_all(rank: int, exchange: Exchange) -> Device:
+    """Return this rank's GPU; if any rank has none, all raise."""
+    device, error = None, ""
+    try:
+        device = device_of(rank)
+    except ArgumentError as problem:
+        error = str(problem)
+    wrong = [f"rank {r}: {a.decode()}" for r, a in enumerate(exchange(error.encode())) if a]
+    if wrong or device is None:
+        raise ArgumentError("; ".join(wrong))
+    return device
+
+
+def _no_span(kind: str, **specification: Any) -> int:
+    """Stand in for the host's span kernels, which a call on the device never runs."""
+    return 0
