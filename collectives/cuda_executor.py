@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -101,9 +100,14 @@ class CudaExecutor(Executor):
         )
 
     @property
+    def on_device(self) -> CudaExecutor:
+        """What works on arrays in device memory: this executor."""
+        return self
+
+    @property
     def mode(self) -> str:
         """``"fused"`` or ``"stepped"``."""
-        return self._node.mode
+        return str(self._node.mode)
 
     @property
     def gpu(self) -> Device:

@@ -133,6 +133,11 @@ class Executor:
         )
         remember(self)
 
+    @property
+    def on_device(self) -> Any:
+        """What works on arrays in device memory; None on the host."""
+        return None
+
     def _join(self, exchange: Exchange, waiting: Waiting | None, layout: Layout | None) -> SharedMemory:
         """Join the other ranks."""
         return SharedMemory(self.rank, self.size, exchange, waiting=waiting, layout=layout)

@@ -23,7 +23,6 @@ from multiring.collectives.invocation import CallRecord, Invocation
 from multiring.errors import ArgumentError
 from multiring.kernels.cuda.catalog import stepped_kernel
 from multiring.kernels.records import (
-    CALL_BASES,
     CALL_DEVICE,
     CALL_INSTRUCTION,
     CALL_LONGEST_CHUNK,
@@ -39,7 +38,7 @@ from multiring.kernels.records import (
 if TYPE_CHECKING:
     from multiring.collectives.drivers.device import Device
 
-__all__ = ["DEVICE_MARK", "Steps", "Stepped", "refuse_capture"]
+__all__ = ["DEVICE_MARK", "Stepped", "Steps", "refuse_capture"]
 
 DEVICE_MARK = 0xA5A5A5
 """Changes the plan's bits of a signature: a call on the device is none on the host, whatever else is equal."""

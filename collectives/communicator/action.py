@@ -148,8 +148,8 @@ class TransferAction(Action):
             self._copy_own(own_sends, own_receives)
         sends = [s for s in self.sends if s[3] != rank]
         receives = [r for r in self.receives if r[3] != rank]
-        if executor.device == "cuda":
-            executor.exchange_on_device(sends, receives, self.timeout_s, self.streams)
+        if executor.on_device is not None:
+            executor.on_device.exchange_on_device(sends, receives, self.timeout_s, self.streams)
         elif len(sends) == 1 and not receives:
             executor.send(*sends[0], self.timeout_s)
         elif len(receives) == 1 and not sends:
@@ -165,7 +165,9 @@ class TransferAction(Action):
                 f"receives {[(r[1], r[2].name) for r in receives]} (elements, dtype); wanted equal lists"
             )
         for (source, count, dtype, _), (destination, *_rest) in zip(sends, receives, strict=True):
-            there, here = (strided_array(a, (count,), None, dtype, writable=True, owner=None) for a in (destination, source))
+            there, here = (
+                strided_array(a, (count,), None, dtype, writable=True, owner=None) for a in (destination, source)
+            )
             self.move(there, here)
 
 

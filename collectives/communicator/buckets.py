@@ -132,7 +132,7 @@ class BucketStore:
         whole = self.buffer(bucket.dtype, bucket.count)
         for view in views:
             require_device(executor, NAME, "arrays", view)
-        if options.get("stream") is None and executor.device == "cuda":
+        if options.get("stream") is None and executor.on_device is not None:
             options = {**options, "stream": streams_of(executor, NAME, None, *views)[0]}
         action = action_of(
             executor, "all_reduce", whole, whole, bucket.count, options, reduces=True, in_place=True, method=NAME

@@ -79,8 +79,8 @@ def action_of(
     limit_s = timeout_of(name, options.get("timeout"))
     streams = streams_of(executor, name, options.get("stream"), x, out)
     invocation: Invocation
-    if streams:
-        invocation = InStreams(executor.prepare_on_device(request, count, counts), streams)
+    if executor.on_device is not None:
+        invocation = InStreams(executor.on_device.prepare_on_device(request, count, counts), streams)
     else:
         invocation = executor.prepare(request, count, counts)
     action = CollectiveAction(collective, result, (x, out, result), invocation, limit_s)

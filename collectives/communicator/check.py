@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from multiring.collectives.arrays import View, may_overlap_itself, view_of
-from multiring.collectives.device_view import device_view_of, is_on_device
 from multiring.collectives.communicator.contract import Executor
 from multiring.collectives.communicator.options import index_of
+from multiring.collectives.device_view import device_view_of, is_on_device
 from multiring.errors import ArgumentError, ArgumentTypeError
 
 WORK: Any = 10_000
@@ -58,9 +58,10 @@ def require_device(executor: Executor, collective: str, name: str, view: View | 
     ------
     ArgumentTypeError
     """
-    if view is None or view.on_device == (executor.device == "cuda"):
-        if view is not None and view.on_device and view.size:
-            executor.check_here(f"{collective}: {name}", view.address)
+    device = executor.on_device
+    if view is None or view.on_device == (device is not None):
+        if view is not None and device is not None and view.size:
+            device.check_here(f"{collective}: {name}", view.address)
         return
     kind = type(view.object).__name__
     if view.on_device:

@@ -10,7 +10,7 @@ from multiring.collectives.request import Request
 from multiring.collectives.schedules.explanation import Explanation
 from multiring.kernels.dtypes import DType
 
-__all__ = ["DeviceCall", "Executor", "Invocation", "Span"]
+__all__ = ["DeviceCall", "Executor", "Invocation", "OnDevice", "Span"]
 
 Span = tuple[int, int, DType, int]
 """One message: (address, elements, element type, peer)."""
@@ -30,6 +30,25 @@ class DeviceCall(Protocol):
         self, x_address: int, out_address: int, timeout_s: float | None = None, streams: tuple[int, ...] = (0,)
     ) -> None:
         """Run it in the first stream, after what is in the others."""
+
+
+class OnDevice(Protocol):
+    """What an executor can do with arrays in device memory."""
+
+    def prepare_on_device(self, request: Request, count: int, counts: tuple[int, ...] | None = None) -> DeviceCall:
+        """Return the invocation of a request on arrays in device memory."""
+        ...
+
+    def exchange_on_device(
+        self, sends: list[Span], receives: list[Span], timeout_s: float | None, streams: tuple[int, ...]
+    ) -> None:
+        """Send and receive arrays in device memory."""
+
+    def copy_on_device(self, destination: Any, source: Any, streams: tuple[int, ...]) -> None:
+        """Copy between two arrays of any layout in device memory, given by their shadows."""
+
+    def check_here(self, name: str, address: int) -> None:
+        """Refuse an array on another GPU."""
 
 
 class Executor(Protocol):
@@ -76,6 +95,11 @@ class Executor(Protocol):
         ...
 
     @property
+    def on_device(self) -> OnDevice | None:
+        """What works on the caller's arrays if ``device`` is ``"cuda"``; None on the host."""
+        ...
+
+    @property
     def topology(self) -> Any:
         """What connects the ranks."""
         ...
@@ -115,21 +139,6 @@ class Executor(Protocol):
     def describe(self, request: Request, count: int) -> str:
         """Return the plan as text."""
         ...
-
-    def prepare_on_device(self, request: Request, count: int, counts: tuple[int, ...] | None = None) -> DeviceCall:
-        """Return the invocation of a request on arrays in device memory; only where ``device`` is ``"cuda"``."""
-        ...
-
-    def exchange_on_device(
-        self, sends: list[Span], receives: list[Span], timeout_s: float | None, streams: tuple[int, ...]
-    ) -> None:
-        """Send and receive arrays in device memory."""
-
-    def copy_on_device(self, destination: Any, source: Any, streams: tuple[int, ...]) -> None:
-        """Copy between two arrays of any layout in device memory, given by their shadows."""
-
-    def check_here(self, name: str, address: int) -> None:
-        """Refuse an array on another GPU."""
 
     def check(self) -> None:
         """Raise what has gone wrong so far."""

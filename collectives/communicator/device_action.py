@@ -7,7 +7,7 @@ from typing import Any
 
 from multiring.collectives.arrays import View
 from multiring.collectives.communicator.action import Action
-from multiring.collectives.communicator.contract import DeviceCall, Executor
+from multiring.collectives.communicator.contract import DeviceCall, Executor, OnDevice
 from multiring.collectives.streams import DEFAULT_STREAM, stream_handle
 from multiring.errors import ArgumentError
 
@@ -31,7 +31,7 @@ def streams_of(executor: Executor, name: str, stream: Any, *views: View | None) 
     ArgumentError, ArgumentTypeError
         If it is no stream, or there is one for arrays in host memory.
     """
-    if executor.device != "cuda":
+    if executor.on_device is None:
         if stream is not None and stream_handle(stream, f"{name}: stream"):
             raise ArgumentError(f"{name}: stream: got {stream!r}, wanted 0: host memory has no streams")
         return ()
@@ -43,12 +43,13 @@ def streams_of(executor: Executor, name: str, stream: Any, *views: View | None) 
 
 def bind_streams(executor: Executor, action: Action, streams: tuple[int, ...]) -> None:
     """Let an action's copies run in streams, where it has any."""
-    if streams:
-        action.move = functools.partial(_move, executor, streams)
+    device = executor.on_device
+    if device is not None:
+        action.move = functools.partial(_move, device, streams)
 
 
-def _move(executor: Executor, streams: tuple[int, ...], destination: Any, source: Any) -> None:
-    executor.copy_on_device(destination, source, streams)
+def _move(device: OnDevice, streams: tuple[int, ...], destination: Any, source: Any) -> None:
+    device.copy_on_device(destination, source, streams)
 
 
 class InStreams:

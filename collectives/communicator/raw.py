@@ -215,8 +215,8 @@ class Raw:
                 elements *= executor.size
             request = Request(name, element, operation, root_of(executor, name, root))
             invocation: Any
-            if streams and name != "barrier":
-                invocation = InStreams(executor.prepare_on_device(request, elements), streams)
+            if executor.on_device is not None and name != "barrier":
+                invocation = InStreams(executor.on_device.prepare_on_device(request, elements), streams)
             else:
                 invocation = executor.prepare(request, elements)
             hash((dtype, op, stream))

@@ -121,7 +121,7 @@ class CudaIpc(SharedMemory):
         mine = self._introduce()
         self.device_facts: list[dict[str, Any]] = [json.loads(b) for b in exchange(json.dumps(mine).encode())]
         self._stop_if([f.get("error") for f in self.device_facts])
-        # Which pairs read: every rank's pattern is there. Writing is tried at the same time, each in a place of its own.
+        # Every rank's pattern is there. Writing is tried with reading, each rank in a place of its own.
         read = self._try_to_reach()
         read_answers: list[list[list[Any]]] = [json.loads(b) for b in exchange(json.dumps(read).encode())]
         written = self._look_who_wrote()

@@ -45,7 +45,9 @@ class CupyDevice:
 
     def __init__(self, ordinal: int | None, runtime: Any = None, launcher_of: Any = launcher) -> None:
         if runtime is None:
-            from cupy.cuda import runtime
+            import cupy
+
+            runtime = cupy.cuda.runtime
         self._runtime: Any = runtime
         with _driver_errors():
             if runtime.getDeviceCount() == 0:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +33,7 @@ __all__ = ["Block", "DeviceHeap", "device_heap"]
 
 FIRST_SEGMENT_BYTES = 16 << 20
 ALIGNMENT_BYTES = 256
+
 
 class Block:
     """Part of a segment; its memory comes back when Python collects it.
