@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections import OrderedDict
@@ -16,12 +17,17 @@ from multiring.collectives.drivers.cuda_ipc import CudaIpc
 from multiring.collectives.drivers.device import Device
 from multiring.collectives.drivers.device_context import DeviceContexts
 from multiring.collectives.drivers.shared_memory import Exchange
+from multiring.collectives.drivers.watchdog import Watchdog
 from multiring.collectives.executor import CACHED_INVOCATIONS, Executor, Message
+from multiring.collectives.fused import Fused
+from multiring.collectives.fused_line import FusedLine
+from multiring.collectives.fused_watch import FusedWatch
 from multiring.collectives.invocation import CallRecord
 from multiring.collectives.request import Request
 from multiring.collectives.stepped import Stepped, Steps
-from multiring.errors import ArgumentError
-from multiring.kernels.dtypes import DType
+from multiring.errors import ArgumentError, MultiringError
+from multiring.kernels.dtypes import DType, dtype_of
+from multiring.kernels.records import ABORT_USER, CONTEXT_PENDING
 
 __all__ = ["CudaExecutor"]
 
@@ -75,6 +81,11 @@ class CudaExecutor(Executor):
         self.device_calls: OrderedDict[tuple[Request, int, tuple[int, ...] | None], DeviceCall] = OrderedDict()
         self._contexts = DeviceContexts(self._node)
         self._n_finished = 0
+        self._line: FusedLine | None = None
+        if self._node.mode == "fused":
+            self._line = FusedLine(self._node, self._contexts, timeout_s, self._before_launch)
+            self._watch = FusedWatch(self, self._line, self._node)
+            self._watchdog = Watchdog(self._watch)
 
     def _join(self, exchange: Exchange, waiting: Waiting | None, layout: Layout | None) -> CudaIpc:
         self._node = CudaIpc(
@@ -132,6 +143,8 @@ class CudaExecutor(Executor):
 
     def _make(self, request: Request, count: int, counts: tuple[int, ...] | None) -> DeviceCall:
         plan = self._planner.plan(request, count)
+        if self._line is not None:
+            return Fused(plan, count, counts, self._line)
         record = CallRecord(plan, self._context, count, counts, self.timeout_s, _no_span, eager_bytes=-1)
         steps = Steps(
             record,
@@ -144,6 +157,44 @@ class CudaExecutor(Executor):
         )
         self._alive.add(steps)
         return Stepped(steps, self._gpu, self._count)
+
+    def _before_launch(self) -> None:
+        """Raise what earlier calls have left behind, and settle a refusal as the host's calls do."""
+        self.check()
+        if self._context.words[CONTEXT_PENDING]:
+            # All ranks that refused do the same; of one that did not, the watchdog ends this.
+            self.prepare(Request("barrier", dtype_of("uint8")), 0).run(0, 0)
+
+    def finish(self) -> None:
+        """Wait until this rank's kernels are done, and raise what went wrong in them."""
+        if self._line is not None:
+            self._line.finish()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what has gone wrong so far; a kernel that still runs is not waited for.
+
+        Raises
+        ------
+        MultiringError
+        """
+        if self._line is not None and self._error is None:
+            self._watch.read_error()
+            if self._watch.finding is not None:
+                self._abandon(self._watch.finding)
+        super().check()
+
+    def tell_abort(self, reason: int, culprit: int, text: str = "") -> None:
+        """Set the ABORT word, unless somebody has; ``reason`` 0: for what ``text`` says."""
+        if text and not self._context.abort_word:
+            self._context.abort_text = text
+        self._set_abort(reason or ABORT_USER, culprit)
+
+    def abort(self, reason: str) -> None:
+        """Close the communicator for all ranks, and end this rank's kernels."""
+        super().abort(reason)
+        if self._line is not None and not self._line.idle():
+            self._line.stop_kernels(self._context.abort_word)
 
     def _count(self) -> None:
         """Tell the peers that this rank is done with their memory for one more call."""
@@ -213,9 +264,28 @@ class CudaExecutor(Executor):
     def close(self) -> None:
         """Leave the communicator, when the peers have done with this rank's memory, or after two seconds."""
         if not self.closed:
+            if self._line is not None:
+                with contextlib.suppress(MultiringError):
+                    self._line.finish()
+                self._n_finished = self._line.launched
             self._await_peers()
             self._node.board.left[self.rank] = 1
+        self._stop_kernels()
         super().close()
+
+    def _abandon(self, error: MultiringError) -> None:
+        self._node.device_heap.retire()
+        super()._abandon(error)
+
+    def _stop_kernels(self) -> None:
+        """Have no kernel left that uses what is about to be closed."""
+        if self._line is not None:
+            self._watchdog.stop()
+            if not self._line.idle():
+                self._line.stop_kernels(self._context.abort_word)
+            with contextlib.suppress(MultiringError):
+                self._line.finish(LEAVE_PATIENCE_S)
+        self._contexts.close()
 
     def _await_peers(self) -> None:
         """Wait for peers that are still in the last call: their kernels may read this rank's slots."""

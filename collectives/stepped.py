@@ -19,6 +19,7 @@ from multiring.collectives.drivers.device_records import (
     operand_words,
     spec_of,
 )
+from multiring.collectives.drivers.faults import DEVICE_MARK
 from multiring.collectives.invocation import CallRecord, Invocation
 from multiring.errors import ArgumentError
 from multiring.kernels.cuda.catalog import stepped_kernel
@@ -38,10 +39,7 @@ from multiring.kernels.records import (
 if TYPE_CHECKING:
     from multiring.collectives.drivers.device import Device
 
-__all__ = ["DEVICE_MARK", "Stepped", "Steps", "refuse_capture"]
-
-DEVICE_MARK = 0xA5A5A5
-"""Changes the plan's bits of a signature: a call on the device is none on the host, whatever else is equal."""
+__all__ = ["Stepped", "Steps", "refuse_capture"]
 
 
 def refuse_capture(device: Device, streams: tuple[int, ...], why: str) -> None:

@@ -92,6 +92,8 @@ def action_of(
             action.x_address = action.pack(x)
         if out is not None:
             action.out_address = action.unpack(out)
+    if executor.on_device is not None and (options.get("check") or options.get("async_op")):
+        return SequenceAction(collective, result, [action, FunctionAction("finish", executor.on_device.finish)])
     if options.get("check"):
         return SequenceAction(collective, result, [action, FunctionAction("check", executor.check)])
     return action

@@ -47,6 +47,9 @@ class OnDevice(Protocol):
     def copy_on_device(self, destination: Any, source: Any, streams: tuple[int, ...]) -> None:
         """Copy between two arrays of any layout in device memory, given by their shadows."""
 
+    def finish(self) -> None:
+        """Wait until this rank's kernels are done, and raise what went wrong in them."""
+
     def check_here(self, name: str, address: int) -> None:
         """Refuse an array on another GPU."""
 

@@ -172,6 +172,11 @@ class Context:
         Each rank's table of segment addresses in this process.
     descriptors : list of int
         A pidfd of each rank; -1 for this one, or where there is none.
+
+    Attributes
+    ----------
+    link : str
+        What data goes over, for messages.
     """
 
     def __init__(
@@ -185,6 +190,7 @@ class Context:
         descriptors: list[int],
     ) -> None:
         self.layout = layout
+        self.link = "shared memory"
         self.words: NDArray[np.int64] = np.zeros(CONTEXT_WORDS, dtype=np.int64)
         self.address = self.words.ctypes.data
         self._keep = [heap_table, peer_bases]

@@ -25,6 +25,8 @@ class Board:
 
     Attributes
     ----------
+    launched : ndarray of int64
+        By rank: how many fused calls it has launched.
     done : ndarray of int64
         By rank: how many calls on the device it has finished, so that it needs no peer's memory for them.
     left : ndarray of int64
@@ -37,6 +39,7 @@ class Board:
         lines = words_at(address, size * _LINE_WORDS).reshape(size, _LINE_WORDS)
         self.done: NDArray[np.int64] = lines[:, 0]
         self.left: NDArray[np.int64] = lines[:, 1]
+        self.launched: NDArray[np.int64] = lines[:, 2]
         self.mapped: NDArray[np.int64] = words_at(address + size * LINE_BYTES, size * size).reshape(size, size)
 
     @staticmethod

@@ -10,6 +10,7 @@ the machine reaches, and their arrays count as ordinary for all.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -23,7 +24,7 @@ from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.cuda_board import Board
 from multiring.collectives.drivers.device import Device, DeviceError
 from multiring.collectives.drivers.device_directory import MAX_SEGMENTS
-from multiring.collectives.drivers.device_heap import device_heap
+from multiring.collectives.drivers.device_heap import Block, device_heap
 from multiring.collectives.drivers.device_peers import PeerDeviceHeap, acquire, release
 from multiring.collectives.drivers.segment import Segment
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
@@ -152,14 +153,15 @@ class CudaIpc(SharedMemory):
             device = self.device
             device.use()
             self._device_heap = device_heap(device)
-            self._block = self._device_heap.allocate(self._block_bytes())
+            self._block: Block | None = self._device_heap.allocate(self._block_bytes())
+            self._block_address, self._n_block_bytes = self._block.address, self._block.n_bytes
             self._pattern = secrets.token_bytes(_TEST_BYTES)
             pattern = np.frombuffer(self._pattern, np.uint8)
-            device.copy(self._block.address, pattern.ctypes.data, _TEST_BYTES, 0)
+            device.copy(self._block_address, pattern.ctypes.data, _TEST_BYTES, 0)
             zeros = np.zeros(_TEST_BYTES * self.size, np.uint8)
-            device.copy(self._block.address + self._written(0), zeros.ctypes.data, zeros.nbytes, 0)
+            device.copy(self._block_address + self._written(0), zeros.ctypes.data, zeros.nbytes, 0)
             device.synchronize(0)
-            place = self._device_heap.place(self._block.address, self._block.n_bytes)
+            place = self._device_heap.place(self._block_address, self._n_block_bytes)
             facts |= {
                 "uuid": device.uuid,
                 "name": device.name,
@@ -201,7 +203,7 @@ class CudaIpc(SharedMemory):
         """Return the address of a peer's block."""
         segment, offset = facts["place"]
         if peer == self.rank:
-            return self._block.address
+            return self._block_address
         if facts["uuid"] != self.device.uuid and not self.device.can_access_peer(facts["uuid"]):
             raise DeviceError("the driver reports no peer access")
         heap = acquire(self.device, self.facts[peer]["pid"], facts["directory"], facts["token"])
@@ -211,7 +213,7 @@ class CudaIpc(SharedMemory):
 
     def _test(self, peer: int, facts: dict[str, Any]) -> None:
         """Read a peer's pattern into this rank's memory, and write this rank's into the peer's."""
-        device, own, theirs = self.device, self._block.address, self.block_addresses[peer]
+        device, own, theirs = self.device, self._block_address, self.block_addresses[peer]
         # By way of this GPU's memory: what the host reads does not go from GPU to GPU.
         landing = own + self._written(self.size + 1)
         seen: NDArray[np.uint8] = np.zeros(_TEST_BYTES, np.uint8)
@@ -229,7 +231,7 @@ class CudaIpc(SharedMemory):
         for peer, facts in enumerate(self.device_facts):
             if peer == self.rank:
                 continue
-            self.device.copy(seen.ctypes.data, self._block.address + self._written(peer), _TEST_BYTES, 0)
+            self.device.copy(seen.ctypes.data, self._block_address + self._written(peer), _TEST_BYTES, 0)
             self.device.synchronize(0)
             if seen.tobytes() != bytes.fromhex(facts["pattern"]):
                 failures.append([peer, "what it wrote here did not arrive"])
@@ -298,8 +300,8 @@ class CudaIpc(SharedMemory):
 
     def _clear_block(self) -> None:
         """Let lines and positions begin at zero; nobody writes them before all ranks have agreed."""
-        zeros: NDArray[np.uint8] = np.zeros(self._block.n_bytes - self.inbox_offset(), np.uint8)
-        self.device.copy(self._block.address + self.inbox_offset(), zeros.ctypes.data, zeros.nbytes, 0)
+        zeros: NDArray[np.uint8] = np.zeros(self._n_block_bytes - self.inbox_offset(), np.uint8)
+        self.device.copy(self._block_address + self.inbox_offset(), zeros.ctypes.data, zeros.nbytes, 0)
         self.device.synchronize(0)
 
     def _patch_context(self) -> None:
@@ -313,6 +315,7 @@ class CudaIpc(SharedMemory):
             for r, p in enumerate(self._peers)
         ]
         self.context.replace_peers(self.segment_bases)
+        self.context.link = "CUDA IPC" if not self.concerned else "CUDA IPC and pinned memory"
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
@@ -343,6 +346,20 @@ class CudaIpc(SharedMemory):
                 " memory, or use ordinary arrays"
             ) from error
 
+    def n_segments(self, rank: int) -> int:
+        """Return how many segments a rank's heap has by now."""
+        peer = self._peers[rank]
+        if rank == self.rank:
+            return int(self._device_heap.n_segments)
+        return peer.n_segments if peer is not None else 0
+
+    def attach_if_there(self, rank: int, segment: int) -> None:
+        """Open a segment of a peer's heap, unless it was freed or its owner has ended: then nobody can name it."""
+        peer = self._peers[rank]
+        if peer is not None:
+            with contextlib.suppress(DeviceError):
+                peer.attach(segment)
+
     def reaches(self, address: int, n_bytes: int) -> bool:
         """Whether a range lies in memory of this rank that all peers reach."""
         return self.rank not in self.concerned and self._device_heap.holds(address, n_bytes)
@@ -353,6 +370,9 @@ class CudaIpc(SharedMemory):
         for peer in peers:
             if peer is not None:
                 release(peer)
+        if self._block is not None:
+            self._block = None
+            self._device_heap.trim()
         if self._pinned is not None:
             self.device.unregister_host(self._pinned[0])
             self._pinned = None

@@ -5,6 +5,9 @@ The number of segments, then for each: its bytes (0: freed), how many peers have
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,7 +21,9 @@ __all__ = [
     "HANDLE",
     "MAX_SEGMENTS",
     "OPENERS",
+    "count_opener",
     "entry_of",
+    "openers_of",
 ]
 
 MAX_SEGMENTS = 64
@@ -32,3 +37,21 @@ DIRECTORY_BYTES = -(-8 * DIRECTORY_WORDS // PAGE_BYTES) * PAGE_BYTES
 def entry_of(directory: NDArray[np.int64], index: int) -> NDArray[np.int64]:
     """Return the words of a segment."""
     return directory[1 + index * _ENTRY_WORDS : 1 + (index + 1) * _ENTRY_WORDS]
+
+
+@functools.cache
+def _adder() -> Any:
+    from multiring.kernels import counting
+    from multiring.kernels.build import native
+
+    return native(counting.add, "int64(int64,int64)")
+
+
+def count_opener(entry: NDArray[np.int64], change: int) -> None:
+    """Add to how many peers have a segment open; a full fence."""
+    _adder()(int(entry.ctypes.data) + 8 * OPENERS, change)
+
+
+def openers_of(entry: NDArray[np.int64]) -> int:
+    """Return how many peers have a segment open; a full fence before."""
+    return int(_adder()(int(entry.ctypes.data) + 8 * OPENERS, 0))

@@ -24,6 +24,7 @@ from multiring.collectives.drivers.device_directory import (
     MAX_SEGMENTS,
     OPENERS,
     entry_of,
+    openers_of,
 )
 from multiring.collectives.drivers.free_list import FreeList
 from multiring.collectives.drivers.segment import Segment
@@ -64,7 +65,8 @@ class DeviceHeap:
     directory : Segment
         What peers map first, in host memory.
     table : ndarray of int64
-        For the interpreter: the number of segments, then (address, bytes) of each; 0 bytes where one was freed.
+        For the interpreter: the number of segments, then (address, bytes) of each; 0 bytes where one was freed or
+        cannot be exported.
     bases : ndarray of int64, shape (MAX_SEGMENTS,)
         The addresses alone, as in a peer's table.
     """
@@ -78,6 +80,7 @@ class DeviceHeap:
         self.token = int.from_bytes(os.urandom(7), "little")
         self._free: list[FreeList | None] = []
         self._lent: list[int] = []
+        self._spans: list[tuple[int, int]] = []
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._returned: list[tuple[int, int, int, int]] = []
@@ -148,10 +151,10 @@ class DeviceHeap:
             self._generation += 1
 
     def _grow(self, size: int) -> None:
-        used = sum(int(self.table[2 + 2 * k]) for k in range(len(self._free)))
+        used = sum(n_bytes for _, n_bytes in self._spans)
         try:
             room = self.device.free_bytes() if self._limit is None else self._limit - used
-            index = next((k for k, free in enumerate(self._free) if free is None), len(self._free))
+            index = len(self._free)  # A number is used once: peers remember what they have opened.
             least = -(-size // GRANULE_BYTES) * GRANULE_BYTES
             if least > room or index == MAX_SEGMENTS:
                 raise DeviceError(f"{room} bytes are left")
@@ -174,33 +177,32 @@ class DeviceHeap:
             return self.device.allocate(least), least
 
     def _enter(self, index: int, address: int, n_bytes: int) -> None:
-        if index == len(self._free):
-            self._free.append(None)
-            self._lent.append(0)
-        self._free[index], self._lent[index] = FreeList(n_bytes), 0
+        self._free.append(FreeList(n_bytes))
+        self._lent.append(0)
+        self._spans.append((address, n_bytes))
         try:
-            handle = self.device.export(address)
+            handle, reachable = self.device.export(address), n_bytes
         except DeviceError:
-            # Peers that cannot open it take this rank's arrays for ordinary ones: found out when the ranks join.
-            handle = bytes(HANDLE_BYTES)
+            # Its arrays are ordinary. That slots cannot be reached either is found out when the ranks join.
+            handle, reachable = bytes(HANDLE_BYTES), 0
         entry = entry_of(self._directory, index)
         entry[HANDLE:] = np.frombuffer(handle, np.int64)
         entry[OPENERS] = 0
         entry[BYTES] = n_bytes
-        self.table[1 + 2 * index : 3 + 2 * index] = address, n_bytes
+        self.table[1 + 2 * index : 3 + 2 * index] = address, reachable
         self.bases[index] = address
         # Peers read an entry only after a call whose line names its segment, and the line is released after this.
         self._directory[0] = self.table[0] = len(self._free)
 
     def holds(self, address: int, n_bytes: int) -> bool:
-        """Whether a range lies in one segment of this heap."""
-        return self.place(address, n_bytes) is not None
+        """Whether a range lies in one segment of this heap that peers can open."""
+        place = self.place(address, n_bytes)
+        return place is not None and int(self.table[2 + 2 * place[0]]) > 0
 
     def place(self, address: int, n_bytes: int) -> tuple[int, int] | None:
         """Return (segment, offset) of a range, or None."""
-        for index in range(int(self.table[0])):
-            start, size = int(self.table[1 + 2 * index]), int(self.table[2 + 2 * index])
-            if start <= address and address + n_bytes <= start + size:
+        for index, (start, size) in enumerate(self._spans):
+            if size and start <= address and address + n_bytes <= start + size:
                 return index, address - start
         return None
 
@@ -215,13 +217,17 @@ class DeviceHeap:
             self._reclaim()
             for index, free in enumerate(self._free):
                 entry = entry_of(self._directory, index)
-                if free is None or self._lent[index] or int(entry[OPENERS]):
+                if free is None or self._lent[index]:
+                    continue
+                # Peers count themselves first and look at the bytes then: one of the two sees the other.
+                n_bytes, entry[BYTES] = int(entry[BYTES]), 0
+                if openers_of(entry):
+                    entry[BYTES] = n_bytes
                     continue
                 self.device.free(int(self.bases[index]))
-                entry[BYTES] = 0
                 self.table[1 + 2 * index : 3 + 2 * index] = 0
                 self.bases[index] = 0
-                self._free[index] = None
+                self._free[index], self._spans[index] = None, (0, 0)
 
 
 _heaps: dict[tuple[int, int], DeviceHeap] = {}

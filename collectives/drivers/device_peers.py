@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import threading
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +16,7 @@ from multiring.collectives.drivers.device_directory import (
     DIRECTORY_WORDS,
     HANDLE,
     MAX_SEGMENTS,
-    OPENERS,
+    count_opener,
     entry_of,
 )
 from multiring.collectives.drivers.segment import Segment
@@ -47,6 +45,7 @@ class PeerDeviceHeap:
         self.device = device
         self.pid = pid
         self.users = 0
+        self._lock = threading.Lock()
         self._map = Segment.attach(pid, descriptor, DIRECTORY_BYTES, "a peer's symmetric heap")
         self._directory = words_at(self._map.address, DIRECTORY_WORDS)
         self.bases: NDArray[np.int64] = np.zeros(MAX_SEGMENTS, dtype=np.int64)
@@ -64,23 +63,24 @@ class PeerDeviceHeap:
         DeviceError
             If the driver refuses.
         """
+        # A watchdog opens segments too, and a handle may be opened once.
+        with self._lock:
+            self._attach(index)
+
+    def _attach(self, index: int) -> None:
         if self.bases[index]:
             return
         entry = entry_of(self._directory, index)
-        if int(entry[BYTES]) == 0:
-            raise DeviceError(f"segment {index} of process {self.pid} was freed")
         self.device.use()
-        # Counted first: an owner that looks meanwhile keeps it.
-        self._count(entry, 1)
+        # Counted before the bytes are read: an owner that frees meanwhile has set them to 0, or keeps the segment.
+        count_opener(entry, 1)
         try:
+            if int(entry[BYTES]) == 0:
+                raise DeviceError(f"segment {index} of process {self.pid} was freed")
             self.bases[index] = self.device.open(entry[HANDLE:].tobytes())
         except DeviceError:
-            self._count(entry, -1)
+            count_opener(entry, -1)
             raise
-
-    @staticmethod
-    def _count(entry: NDArray[np.int64], change: int) -> None:
-        _adder()(int(entry.ctypes.data) + 8 * OPENERS, change)
 
     def close(self) -> None:
         """Close what is open."""
@@ -89,15 +89,7 @@ class PeerDeviceHeap:
             try:
                 self.device.close(address)
             finally:
-                self._count(entry_of(self._directory, index), -1)
-
-
-@functools.cache
-def _adder() -> Any:
-    from multiring.kernels import counting
-    from multiring.kernels.build import native
-
-    return native(counting.add, "int64(int64,int64)")
+                count_opener(entry_of(self._directory, index), -1)
 
 
 _peers: dict[tuple[int, int, int, int, int], PeerDeviceHeap] = {}

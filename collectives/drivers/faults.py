@@ -53,7 +53,7 @@ from multiring.kernels.records import (
     SIGNATURE_REFUSED,
 )
 
-__all__ = ["abort_error", "describe_signature", "mismatch_error", "signature_of"]
+__all__ = ["DEVICE_MARK", "abort_error", "describe_signature", "disagreement", "mismatch_error", "signature_of"]
 
 _COLLECTIVE_NAMES = {p.code: name for name, p in COLLECTIVES.items()}
 _DTYPE_NAMES = {d.code: d.name for d in DTYPES.values()}
@@ -63,6 +63,9 @@ _OPERATION_NAMES = {
     CUSTOM_CODE: "a custom reduction",
 }
 _NO_OPERATION = 31
+
+DEVICE_MARK = 0xA5A5A5
+"""Changes the plan's bits of a signature: a call on the device is none on the host, whatever else is equal."""
 
 # A signature from its lowest bits: what it compares, and how many bits it takes.
 _FIELDS = (
@@ -128,9 +131,26 @@ def describe_signature(signature: int, count: int) -> str:
 
 def mismatch_error(context: Context, epoch: int, rank: int, plan: Plan | None = None) -> MultiringError:
     """Return the error of a call whose lines differ: the same on all ranks but for "this rank"."""
-    size = context.layout.n_ranks
-    lines = [context.arrival(epoch, r) for r in range(size)]
+    lines = [context.arrival(epoch, r) for r in range(context.layout.n_ranks)]
     calls = [(int(line[ARRIVAL_SIGNATURE]), int(line[ARRIVAL_COUNT])) for line in lines]
+    return disagreement(calls, epoch, rank, plan)
+
+
+def disagreement(calls: list[tuple[int, int]], epoch: int, rank: int, plan: Plan | None = None) -> MultiringError:
+    """Return the error of calls that differ.
+
+    Parameters
+    ----------
+    calls : list of (int, int)
+        Every rank's signature and count.
+    epoch : int
+        The call's number.
+    rank : int
+        This rank.
+    plan : Plan, optional
+        Of its call.
+    """
+    size = len(calls)
     closed = [r for r, (s, _) in enumerate(calls) if s == SIGNATURE_CLOSED]
     if closed:
         return CommunicatorClosed(
@@ -164,7 +184,8 @@ def _algorithms_by_hash(plan: Plan | None) -> dict[str, str]:
             other = Choice(build(name, schedule.collective, schedule.n_ranks), name, "", ())
         except ArgumentError:
             continue  # It cannot be built for this many ranks, so no rank has it.
-        names[f"{Plan(plan.request, other, plan.rank, plan.n_slots).hash(None):06x}"] = name
+        hashed = Plan(plan.request, other, plan.rank, plan.n_slots).hash(None)
+        names[f"{hashed:06x}"] = names[f"{hashed ^ DEVICE_MARK:06x}"] = name
     return names
 
 
@@ -192,7 +213,7 @@ def abort_error(context: Context, rank: int, hosts: list[str], plan: Plan | None
     culprit = (record >> ABORT_CULPRIT_SHIFT) & ABORT_RANK_MASK
     reporter = (record >> ABORT_REPORTER_SHIFT) & ABORT_RANK_MASK
     report = context.report(reporter)
-    where = _position(report, reporter, plan)
+    where = _position(report, reporter, plan, context.link)
     host = f" on {hosts[culprit]}" if culprit < len(hosts) else ""
     if reason == ABORT_PEER_LOST:
         return PeerLostError(
@@ -228,7 +249,7 @@ def _late_ranks(context: Context, report: NDArray[np.int64], culprit: int) -> li
     return late or [culprit]
 
 
-def _position(report: NDArray[np.int64], reporter: int, plan: Plan | None) -> str:
+def _position(report: NDArray[np.int64], reporter: int, plan: Plan | None, link: str) -> str:
     phase = int(report[REPORT_PHASE])
     peer = int(report[REPORT_PEER])
     signature, count = int(report[REPORT_SIGNATURE]), int(report[REPORT_COUNT])
@@ -242,7 +263,7 @@ def _position(report: NDArray[np.int64], reporter: int, plan: Plan | None) -> st
         algorithm = f" ({plan.choice.algorithm})" if plan is not None else ""
         return (
             f"rank {reporter} waits in {call}{algorithm} at {stage} for chunk {chunk}, slice {piece}, from rank {peer}"
-            " over shared memory"
+            f" over {link}"
         )
     if phase == PHASE_EXIT:
         return f"rank {reporter} waits at the end of {call} for rank {peer} to be done with its arrays"

@@ -73,7 +73,7 @@ class Both:
         symmetric = self.place == "symmetric" or (self.place == "mixed" and (self.arrays + self.rank) % 2)
         if not symmetric:
             return SimulatedArray.of(values)
-        made: SimulatedArray = self.cuda.empty(np.shape(values), str(np.asarray(values).dtype))
+        made: Any = self.cuda.empty(np.shape(values), str(np.asarray(values).dtype))
         made.numpy()[...] = values
         return made
 
@@ -104,10 +104,11 @@ def run_cases(
     host = Communicator(Executor(rank, size, exchange, timeout_s=30.0))
     both = Both(host, cuda_comm(rank, exchange, size, mode))
     assert both.cuda._engine.executor.mode == mode
-    found: dict[str, str] = {}
+    found = dict.fromkeys(cases, "not reached")
     for name, case in cases.items():
         try:
             case(both)
+            del found[name]
         except mr.MultiringError:
             found[name] = traceback.format_exc()
             break  # The communicator is closed.
