@@ -23,6 +23,13 @@ POISON = 0xEE
 PLACES = ("ordinary", "symmetric", "mixed")
 
 
+def executor_of(comm: Communicator) -> CudaExecutor:
+    """Return what a communicator of GPUs runs on."""
+    executor = comm._engine.executor
+    assert isinstance(executor, CudaExecutor)
+    return executor
+
+
 def cuda_comm(rank: int, exchange: Any, size: int, mode: str | None = None, **options: Any) -> Communicator:
     """Return this rank's communicator of simulated GPUs."""
     if mode is not None:
@@ -67,13 +74,13 @@ class Both:
             found[: len(odd)] = np.roll(odd, self.rank)[: len(found)].astype(kind)
         return found
 
-    def on_gpu(self, values: Any) -> SimulatedArray:
+    def on_gpu(self, values: Any) -> Any:
         """Return a copy in the GPU's memory."""
         self.arrays += 1
         symmetric = self.place == "symmetric" or (self.place == "mixed" and (self.arrays + self.rank) % 2)
         if not symmetric:
             return SimulatedArray.of(values)
-        made: Any = self.cuda.empty(np.shape(values), str(np.asarray(values).dtype))
+        made = self.cuda.empty(np.shape(values), str(np.asarray(values).dtype))
         made.numpy()[...] = values
         return made
 
@@ -103,7 +110,7 @@ def run_cases(
     """Run every case in this rank's process; return what failed, by name."""
     host = Communicator(Executor(rank, size, exchange, timeout_s=30.0))
     both = Both(host, cuda_comm(rank, exchange, size, mode))
-    assert both.cuda._engine.executor.mode == mode
+    assert executor_of(both.cuda).mode == mode
     found = dict.fromkeys(cases, "not reached")
     for name, case in cases.items():
         try:
