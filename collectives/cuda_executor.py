@@ -52,6 +52,8 @@ class CudaExecutor(Executor):
         Instead of the process's own; for tests.
     slot_bytes : int, optional
         Of a slot in device memory; the same on all ranks.
+    warn : bool
+        Whether to warn of GPUs that do not reach each other: a part of a communicator does not again.
 
     Notes
     -----
@@ -72,9 +74,11 @@ class CudaExecutor(Executor):
         layout: Layout | None = None,
         device: Device | None = None,
         slot_bytes: int = SLOT_BYTES,
+        warn: bool = True,
     ) -> None:
         self._gpu: Device = device or _device_for_all(rank, exchange)
         self._slot_bytes = slot_bytes
+        self._warn = warn
         self._node: CudaIpc
         super().__init__(rank, size, exchange, timeout_s=timeout_s, waiting=waiting, layout=layout)
         self.device = "cuda"
@@ -96,6 +100,7 @@ class CudaExecutor(Executor):
             slot_bytes=self._slot_bytes,
             waiting=waiting,
             layout=layout,
+            warn=self._warn,
         )
         return self._node
 
@@ -108,6 +113,7 @@ class CudaExecutor(Executor):
             waiting=self._waiting,
             device=self._gpu,
             slot_bytes=self._slot_bytes,
+            warn=False,
         )
 
     @property

@@ -56,6 +56,8 @@ class CudaIpc(SharedMemory):
         Of a slot in device memory; the same on all ranks.
     waiting, layout
         See :class:`multiring.collectives.drivers.shared_memory.SharedMemory`.
+    warn : bool
+        Whether rank 0 warns of GPUs that do not reach each other.
 
     Attributes
     ----------
@@ -88,10 +90,12 @@ class CudaIpc(SharedMemory):
         slot_bytes: int,
         waiting: Waiting | None = None,
         layout: Layout | None = None,
+        warn: bool = True,
     ) -> None:
         super().__init__(rank, size, exchange, waiting=waiting, layout=layout)
         self.device = device
         self.device_slot_bytes = slot_bytes
+        self._warn = warn
         self.broken: dict[tuple[int, int], str] = {}
         self._peers: list[PeerDeviceHeap | None] = [None] * size
         self._pinned: tuple[int, int] | None = None
@@ -144,7 +148,7 @@ class CudaIpc(SharedMemory):
         self._agree(exchange, error)
         self._clear_block()
         self._patch_context()
-        if self.broken and self.rank == 0:
+        if self.broken and self.rank == 0 and self._warn:
             warnings.warn(self._warning(), RuntimeWarning, stacklevel=2)
 
     def _introduce(self) -> dict[str, Any]:

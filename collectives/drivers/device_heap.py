@@ -161,10 +161,10 @@ class DeviceHeap:
             wanted = max(least, min(FIRST_SEGMENT_BYTES, room // GRANULE_BYTES * GRANULE_BYTES))
             address, wanted = self._allocate(wanted, least)
         except DeviceError as error:
-            limit = "the GPU's memory" if self._limit is None else f"MULTIRING_HEAP_BYTES={self._limit}"
+            remedy = "free memory of the GPU" if self._limit is None else f"raise MULTIRING_HEAP_BYTES={self._limit}"
             raise SharedMemoryError(
                 f"symmetric heap on {self.device.name}: wanted {size} bytes more, {used} are in use in"
-                f" {len(self._free)} segments of at most {MAX_SEGMENTS}: {error}; delete arrays, or raise {limit}"
+                f" {len(self._free)} segments of at most {MAX_SEGMENTS}: {error}; delete arrays, or {remedy}"
             ) from error
         self._enter(index, address, wanted)
 
