@@ -11,7 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,20 @@ from multiring.kernels.records import REFERENCE_ORDINARY, REFERENCE_SHIFT
 
 if TYPE_CHECKING:
     from multiring.collectives.drivers.cuda_ipc import CudaIpc
-    from multiring.collectives.fused import Fused
+    from multiring.collectives.plan import Plan
 
-__all__ = ["FusedLine", "Turn"]
+__all__ = ["FusedLine", "Launched", "Turn"]
 
 REMEMBERED_LAUNCHES = 256
 """Of which errors can say what was called."""
+
+
+class Launched(Protocol):
+    """A call, as errors tell of it."""
+
+    plan: Plan
+    count: int
+    signature: int
 
 
 class Turn:
@@ -67,7 +75,7 @@ class FusedLine:
         self.device = node.device
         self._check = check
         self.launched = 0
-        self._calls: OrderedDict[int, tuple[Fused, float]] = OrderedDict()
+        self._calls: OrderedDict[int, tuple[Launched, float]] = OrderedDict()
         self._retired: list[Any] = []
         self.bases, self._kept_bases = self.table(np.zeros(2 * node.size * node.blocks, np.int64))
         self.operands, self._kept_operands = self.table(np.zeros(operand_words(node.size) * node.blocks, np.int64))
@@ -132,7 +140,7 @@ class FusedLine:
 
     # --- a launch ----------------------------------------------------------------------------------------------------
 
-    def launch(self, prepared: Any, streams: tuple[int, ...], call: Fused, limit_s: float, capturing: bool) -> None:
+    def launch(self, prepared: Any, streams: tuple[int, ...], call: Launched, limit_s: float, capturing: bool) -> None:
         """Launch a kernel behind all that it must follow."""
         device, stream = self.device, streams[0]
         if capturing:
@@ -171,7 +179,7 @@ class FusedLine:
 
     # --- after a launch ----------------------------------------------------------------------------------------------
 
-    def call(self, number: int) -> tuple[Fused, float] | None:
+    def call(self, number: int) -> tuple[Launched, float] | None:
         """Return a call by its number, with its time limit, as long as it is remembered."""
         return self._calls.get(number)
 

@@ -38,7 +38,8 @@ def stream_handle(stream: Any, name: str = "stream") -> int:
         if not isinstance(pair, tuple) or len(pair) != 2 or pair[0] != 0:
             raise ArgumentTypeError(f"{name}: got __cuda_stream__ that says {pair!r}, wanted (0, handle)")
         found = pair[1]
-    elif not isinstance(stream, int):
+    elif not hasattr(type(stream), "__index__"):
+        found = None
         for attribute in ("ptr", "cuda_stream", "handle"):
             found = getattr(stream, attribute, None)
             if found is not None:

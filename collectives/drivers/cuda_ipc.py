@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 import warnings
 from typing import Any
 
@@ -22,6 +21,7 @@ from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.cuda_board import Board
+from multiring.collectives.drivers.cuda_pairs import PairTest
 from multiring.collectives.drivers.device import Device, DeviceError
 from multiring.collectives.drivers.device_directory import MAX_SEGMENTS
 from multiring.collectives.drivers.device_heap import Block, device_heap
@@ -38,8 +38,6 @@ MODES = ("fused", "stepped")
 
 MOST_BLOCKS = 64
 """Channels of a fused kernel at most."""
-
-_TEST_BYTES = 256
 
 
 class CudaIpc(SharedMemory):
@@ -118,7 +116,7 @@ class CudaIpc(SharedMemory):
         return self.inbox_offset() + 2 * MOST_BLOCKS * self.size * ARRIVAL_BYTES
 
     def _block_bytes(self) -> int:
-        return self.progress_offset() + MOST_BLOCKS * self.size * LINE_BYTES
+        return max(self.progress_offset() + MOST_BLOCKS * self.size * LINE_BYTES, PairTest.n_bytes(self.size))
 
     # --- joining -----------------------------------------------------------------------------------------------------
 
@@ -159,12 +157,7 @@ class CudaIpc(SharedMemory):
             self._device_heap = device_heap(device)
             self._block: Block | None = self._device_heap.allocate(self._block_bytes())
             self._block_address, self._n_block_bytes = self._block.address, self._block.n_bytes
-            self._pattern = secrets.token_bytes(_TEST_BYTES)
-            pattern = np.frombuffer(self._pattern, np.uint8)
-            device.copy(self._block_address, pattern.ctypes.data, _TEST_BYTES, 0)
-            zeros = np.zeros(_TEST_BYTES * self.size, np.uint8)
-            device.copy(self._block_address + self._written(0), zeros.ctypes.data, zeros.nbytes, 0)
-            device.synchronize(0)
+            self._pairs = PairTest(device, self.rank, self.size, self._block_address)
             place = self._device_heap.place(self._block_address, self._n_block_bytes)
             facts |= {
                 "uuid": device.uuid,
@@ -173,16 +166,11 @@ class CudaIpc(SharedMemory):
                 "directory": self._device_heap.directory.descriptor,
                 "token": self._device_heap.token,
                 "place": place,
-                "pattern": self._pattern.hex(),
+                "pattern": self._pairs.pattern.hex(),
             }
         except (MultiringError, DeviceError, OSError) as problem:
             facts["error"] = f"{type(problem).__name__}: {problem}"
         return facts
-
-    @staticmethod
-    def _written(rank: int) -> int:
-        """Return where in a block a peer writes its test pattern."""
-        return _TEST_BYTES * (1 + rank)
 
     def _stop_if(self, errors: list[str | None]) -> None:
         wrong = [f"rank {r}: {e}" for r, e in enumerate(errors) if e]
@@ -198,7 +186,7 @@ class CudaIpc(SharedMemory):
             try:
                 self.block_addresses[peer] = self._reach(peer, facts)
                 if peer != self.rank:
-                    self._test(peer, facts)
+                    self._pairs.reach(self.block_addresses[peer], bytes.fromhex(facts["pattern"]))
             except (DeviceError, MultiringError, OSError) as problem:
                 failures.append([peer, str(problem)])
         return failures
@@ -215,31 +203,13 @@ class CudaIpc(SharedMemory):
         heap.attach(segment)
         return int(heap.bases[segment]) + offset
 
-    def _test(self, peer: int, facts: dict[str, Any]) -> None:
-        """Read a peer's pattern into this rank's memory, and write this rank's into the peer's."""
-        device, own, theirs = self.device, self._block_address, self.block_addresses[peer]
-        # By way of this GPU's memory: what the host reads does not go from GPU to GPU.
-        landing = own + self._written(self.size + 1)
-        seen: NDArray[np.uint8] = np.zeros(_TEST_BYTES, np.uint8)
-        device.copy(landing, seen.ctypes.data, _TEST_BYTES, 0)
-        device.copy(landing, theirs, _TEST_BYTES, 0)
-        device.copy(theirs + self._written(self.rank), own, _TEST_BYTES, 0)
-        device.copy(seen.ctypes.data, landing, _TEST_BYTES, 0)
-        device.synchronize(0)
-        if seen.tobytes() != bytes.fromhex(facts["pattern"]):
-            raise DeviceError("its memory reads as other bytes than were written")
-
     def _look_who_wrote(self) -> list[list[Any]]:
-        failures: list[list[Any]] = []
-        seen: NDArray[np.uint8] = np.zeros(_TEST_BYTES, np.uint8)
-        for peer, facts in enumerate(self.device_facts):
-            if peer == self.rank:
-                continue
-            self.device.copy(seen.ctypes.data, self._block_address + self._written(peer), _TEST_BYTES, 0)
-            self.device.synchronize(0)
-            if seen.tobytes() != bytes.fromhex(facts["pattern"]):
-                failures.append([peer, "what it wrote here did not arrive"])
-        return failures
+        """Return (peer, why not) of peers whose writing did not arrive here."""
+        return [
+            [peer, "what it wrote here did not arrive"]
+            for peer, facts in enumerate(self.device_facts)
+            if peer != self.rank and not self._pairs.was_reached(peer, bytes.fromhex(facts["pattern"]))
+        ]
 
     def _create_board(self) -> tuple[Segment | None, dict[str, Any]]:
         if self.rank:
@@ -370,8 +340,8 @@ class CudaIpc(SharedMemory):
 
     def close(self) -> None:
         """Close what this communicator has open of its peers, and stop watching them."""
-        peers, self._peers = self._peers, [None] * self.size
-        for peer in peers:
+        for rank, peer in enumerate(self._peers):
+            self._peers[rank] = None
             if peer is not None:
                 release(peer)
         if self._block is not None:

@@ -6,7 +6,7 @@ import os
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -34,7 +34,9 @@ def cuda_comm(rank: int, exchange: Any, size: int, mode: str | None = None, **op
     """Return this rank's communicator of simulated GPUs."""
     if mode is not None:
         os.environ["MULTIRING_CUDA_MODE"] = mode
-    return Communicator(CudaExecutor(rank, size, exchange, **{"timeout_s": 30.0, "slot_bytes": SLOT_BYTES, **options}))
+    return Communicator(
+        CudaExecutor(rank, size, exchange, **cast(Any, {"timeout_s": 30.0, "slot_bytes": SLOT_BYTES} | options))
+    )
 
 
 @dataclass
@@ -80,7 +82,7 @@ class Both:
         symmetric = self.place == "symmetric" or (self.place == "mixed" and (self.arrays + self.rank) % 2)
         if not symmetric:
             return SimulatedArray.of(values)
-        made = self.cuda.empty(np.shape(values), str(np.asarray(values).dtype))
+        made = cast(Any, self.cuda.empty(np.shape(values), str(np.asarray(values).dtype)))
         made.numpy()[...] = values
         return made
 

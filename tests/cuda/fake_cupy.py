@@ -67,6 +67,7 @@ class Runtime:
         self.refused: set[str] = set()
         self.mine: set[int] = set()
         self.pinned: dict[int, int] = {}
+        self._opened: set[int] = set()
         self.events: dict[int, int] = {}
         self.capturing: set[int] = set()
         self._numbers = itertools.count(1)
@@ -143,7 +144,7 @@ class Runtime:
 
     @property
     def opened_here(self) -> set[int]:
-        return self.__dict__.setdefault("_opened", set())
+        return self._opened
 
     def ipcCloseMemHandle(self, address: int) -> None:
         self._called("ipcCloseMemHandle")

@@ -13,7 +13,7 @@ from multiring.collectives.drivers.device import DeviceError
 from multiring.collectives.drivers.device_simulator import SimulatedDevice
 from multiring.collectives.executor import Executor
 from tests.cuda.device_ranks import Both, cuda_comm, executor_of
-from tests.cuda.driver_cases import Case, cases
+from tests.cuda.driver_cases import Case, address, cases
 from tests.support.ranks import results, run_ranks
 
 pytestmark = pytest.mark.sim
@@ -63,7 +63,7 @@ def body(rank: int, exchange: Any, size: int, broken: tuple[int, int], lies: boo
     for case in some(size).values():
         case(both)
     executor = executor_of(comm)
-    symmetric = executor.is_symmetric(comm.empty(4).__cuda_array_interface__["data"][0], 16)
+    symmetric = executor.is_symmetric(address(comm.empty(4)), 16)
     node = executor._node
     both.host.close()
     comm.close()
