@@ -16,6 +16,7 @@ from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.cuda_ipc import CudaIpc
 from multiring.collectives.drivers.device import Device
 from multiring.collectives.drivers.device_context import DeviceContexts
+from multiring.collectives.drivers.network import Network
 from multiring.collectives.drivers.shared_memory import Exchange
 from multiring.collectives.drivers.watchdog import Watchdog
 from multiring.collectives.executor import CACHED_INVOCATIONS, Executor, Message
@@ -23,6 +24,7 @@ from multiring.collectives.fused import Fused
 from multiring.collectives.fused_line import FusedLine
 from multiring.collectives.fused_watch import FusedWatch
 from multiring.collectives.invocation import CallRecord
+from multiring.collectives.nodes import Nodes
 from multiring.collectives.request import Request
 from multiring.collectives.stepped import Stepped, Steps
 from multiring.errors import ArgumentError, MultiringError
@@ -46,7 +48,7 @@ class CudaExecutor(Executor):
 
     Parameters
     ----------
-    rank, size, exchange, timeout_s, waiting, layout
+    rank, size, exchange, timeout_s, waiting, layout, nodes
         See :class:`multiring.collectives.executor.Executor`.
     device : Device, optional
         Instead of the process's own; for tests.
@@ -74,13 +76,14 @@ class CudaExecutor(Executor):
         layout: Layout | None = None,
         device: Device | None = None,
         slot_bytes: int = SLOT_BYTES,
+        nodes: Nodes | None = None,
         warn: bool = True,
     ) -> None:
         self._gpu: Device = device or _device_for_all(rank, exchange)
         self._slot_bytes = slot_bytes
         self._warn = warn
         self._node: CudaIpc
-        super().__init__(rank, size, exchange, timeout_s=timeout_s, waiting=waiting, layout=layout)
+        super().__init__(rank, size, exchange, timeout_s=timeout_s, waiting=waiting, layout=layout, nodes=nodes)
         self.device = "cuda"
         self.device_calls: OrderedDict[tuple[Request, int, tuple[int, ...] | None], DeviceCall] = OrderedDict()
         self._contexts = DeviceContexts(self._node)
@@ -91,10 +94,18 @@ class CudaExecutor(Executor):
             self._watch = FusedWatch(self, self._line, self._node)
             self._watchdog = Watchdog(self._watch)
 
-    def _join(self, exchange: Exchange, waiting: Waiting | None, layout: Layout | None) -> CudaIpc:
+    def _join(
+        self,
+        member: int,
+        size: int,
+        exchange: Exchange,
+        waiting: Waiting | None,
+        layout: Layout | None,
+        ranks: list[int],
+    ) -> CudaIpc:
         self._node = CudaIpc(
-            self.rank,
-            self.size,
+            member,
+            size,
             exchange,
             self._gpu,
             slot_bytes=self._slot_bytes,
@@ -104,7 +115,7 @@ class CudaExecutor(Executor):
         )
         return self._node
 
-    def _child(self, rank: int, size: int, exchange: Exchange) -> CudaExecutor:
+    def _child(self, rank: int, size: int, exchange: Exchange, nodes: Nodes, network: Network | None) -> CudaExecutor:
         return CudaExecutor(
             rank,
             size,
@@ -113,6 +124,7 @@ class CudaExecutor(Executor):
             waiting=self._waiting,
             device=self._gpu,
             slot_bytes=self._slot_bytes,
+            nodes=nodes,
             warn=False,
         )
 
@@ -192,9 +204,10 @@ class CudaExecutor(Executor):
 
     def tell_abort(self, reason: int, culprit: int, text: str = "") -> None:
         """Set the ABORT word, unless somebody has; ``reason`` 0: for what ``text`` says."""
-        if text and not self._context.abort_word:
-            self._context.abort_text = text
-        self._set_abort(reason or ABORT_USER, culprit)
+        if text:
+            self._closing.set_text(text, reason or ABORT_USER)
+        else:
+            self._closing.set(reason, culprit)
 
     def abort(self, reason: str) -> None:
         """Close the communicator for all ranks, and end this rank's kernels."""

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import platform
 import time
 import weakref
 from collections import OrderedDict
@@ -15,12 +16,18 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from multiring.collectives.drivers.closing import Closing
 from multiring.collectives.drivers.control import Layout, Waiting
+from multiring.collectives.drivers.far import Far
+from multiring.collectives.drivers.far_mail import FarMail
 from multiring.collectives.drivers.faults import abort_error, mismatch_error
+from multiring.collectives.drivers.network import Network
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
 from multiring.collectives.entries import entries
+from multiring.collectives.farewell import note_failure
 from multiring.collectives.invocation import CallRecord, Invocation
 from multiring.collectives.living import remember
+from multiring.collectives.nodes import Nodes
 from multiring.collectives.plan import Plan
 from multiring.collectives.planner import Planner
 from multiring.collectives.request import Request
@@ -28,10 +35,7 @@ from multiring.collectives.schedules.explanation import Explanation
 from multiring.errors import CommunicatorClosed, LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 from multiring.kernels.records import (
-    ABORT_CULPRIT_SHIFT,
     ABORT_PEER_LOST,
-    ABORT_REASON_SHIFT,
-    ABORT_REPORTER_SHIFT,
     ABORT_USER,
     ABORTED,
     ATTACH,
@@ -63,7 +67,7 @@ from multiring.kernels.records import (
     SIGNATURE_REFUSED,
     WAIT,
 )
-from multiring.topology.host import host_topology
+from multiring.topology.cluster import cluster_topology
 from multiring.topology.load import injected as injected_topology
 from multiring.topology.model import Topology
 
@@ -88,6 +92,10 @@ class Executor:
         How long a call waits for the others.
     waiting, layout
         Instead of this node's policy and the usual sizes; for tests.
+    nodes : Nodes, optional
+        Where the ranks are; by default on one node.
+    network : Network, optional
+        Needed where there are several nodes; owned by the executor from now on.
     """
 
     def __init__(
@@ -99,18 +107,35 @@ class Executor:
         timeout_s: float = 300.0,
         waiting: Waiting | None = None,
         layout: Layout | None = None,
+        nodes: Nodes | None = None,
+        network: Network | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
         self.timeout_s = timeout_s
         self._waiting = waiting
         self._entries = entries()
+        self._nodes = nodes or Nodes((0,) * size, (platform.node(),) * size)
+        members = self._nodes.members(rank)
+        others = self._nodes.others(rank)
         settings = json.dumps(_settings()).encode()
         # Rank 0's settings count for all: the choice must not depend on what one rank knows.
         self._settings: dict[str, str | None] = json.loads(exchange(settings)[0])
-        self._driver = self._join(exchange, waiting, layout)
+        self._driver = self._join(
+            members.index(rank),
+            len(members),
+            exchange,
+            waiting,
+            layout or (Layout.between_nodes(len(members)) if others else None),
+            [*members, *(r for ranks in others for r in ranks)],
+        )
         self._context = self._driver.context
-        self._hosts = [f["host"] for f in self._driver.facts]
+        self._closing = Closing(self._context, self._entries, rank)
+        self._far: Far | None = None
+        if others:
+            if network is None:
+                raise LaunchError(f"the {size} ranks are on {self._nodes.count} nodes, and no network joins them")
+            self._far = Far(network, self._context, self._entries, self._closing, others)
         self._invocations: OrderedDict[tuple[Request, int, tuple[int, ...] | None], Invocation] = OrderedDict()
         self._alive: weakref.WeakSet[Invocation] = weakref.WeakSet()
         self._announcement: NDArray[np.int64] = np.zeros(CALL_WORDS, dtype=np.int64)
@@ -118,18 +143,18 @@ class Executor:
         self._error: MultiringError | None = None
         self.closed = False
         self._left = False
-        self.over_mpi = False
-        self.local_rank, self.local_size = rank, size
-        self.node, self.n_nodes = 0, 1
+        self.local_rank, self.local_size = members.index(rank), len(members)
+        self.node, self.n_nodes = self._nodes.node_of[rank], self._nodes.count
         self.device = "host"
         injected = injected_topology({"MULTIRING_TOPOLOGY": self._settings["topology"] or ""}, size)
-        self.topology: Topology = injected or host_topology(size)
+        self.topology: Topology = injected or cluster_topology(self._nodes.node_of)
         self._planner = Planner(
             rank,
             self.topology,
             self._settings["algorithm"],
             self._context.layout.n_slots,
-            by_price=injected is not None,
+            nodes=self._nodes.node_of,
+            by_price=injected is not None or self._far is not None,
         )
         remember(self)
 
@@ -138,9 +163,17 @@ class Executor:
         """What works on arrays in device memory; None on the host."""
         return None
 
-    def _join(self, exchange: Exchange, waiting: Waiting | None, layout: Layout | None) -> SharedMemory:
-        """Join the other ranks."""
-        return SharedMemory(self.rank, self.size, exchange, waiting=waiting, layout=layout)
+    def _join(
+        self,
+        member: int,
+        size: int,
+        exchange: Exchange,
+        waiting: Waiting | None,
+        layout: Layout | None,
+        ranks: list[int],
+    ) -> SharedMemory:
+        """Join the ranks of this node; see :class:`multiring.collectives.drivers.shared_memory.SharedMemory`."""
+        return SharedMemory(member, size, exchange, waiting=waiting, layout=layout, ranks=ranks)
 
     @property
     def failed(self) -> bool:
@@ -189,7 +222,8 @@ class Executor:
         record = invocation.record
         while code != DONE:
             if code == WAIT:
-                pass
+                if self._far is not None:
+                    self._far.attend(record)
             elif code == ATTACH:
                 self._attach(record.words)
             elif code == LOWER:
@@ -206,7 +240,7 @@ class Executor:
         try:
             self._driver.attach(peer, int(words[CALL_SEGMENT]))
         except PeerLostError:
-            report = self._context.report(self.rank)
+            report = self._context.report(self.local_rank)
             for field, source in (
                 (REPORT_PHASE, CALL_PHASE),
                 (REPORT_PEER, CALL_PEER),
@@ -214,12 +248,9 @@ class Executor:
                 (REPORT_COUNT, CALL_COUNT),
             ):
                 report[field] = words[source]
-            self._set_abort(ABORT_PEER_LOST, peer)
+            report[REPORT_PEER] = self._context.ranks[peer]
+            self._closing.set(ABORT_PEER_LOST, self._context.ranks[peer])
             self._fail(ABORTED, 0, None)
-
-    def _set_abort(self, reason: int, culprit: int = 0) -> None:
-        record = (reason << ABORT_REASON_SHIFT) | (culprit << ABORT_CULPRIT_SHIFT) | (self.rank << ABORT_REPORTER_SHIFT)
-        self._entries.abort(self._context.address, record)
 
     def _broken(self, invocation: Invocation, error: BaseException) -> None:
         """Close the communicator for all when a call ends half-way by what is not in ABORT, such as Ctrl-C."""
@@ -246,12 +277,15 @@ class Executor:
         if code == MISMATCH and not self._context.abort_word:
             error = mismatch_error(self._context, epoch, self.rank, plan)
         else:
-            error = abort_error(self._context, self.rank, self._hosts, plan)
+            error = abort_error(self._context, self.rank, self._nodes.hosts, plan)
         self._abandon(error)
         raise error
 
     def _abandon(self, error: MultiringError) -> None:
         """Close for good: every later call raises the same error."""
+        note_failure()
+        if self._far is not None:
+            self._far.tell_failure(error)
         self._driver.heap.retire()
         self._end(error)
 
@@ -284,6 +318,8 @@ class Executor:
                 code = self._entries.announce(words.ctypes.data, signature)
                 if code == WAIT and time.monotonic() > given_up:
                     return
+                if code == WAIT and self._far is not None:
+                    self._far.listen()
             if code != DONE:
                 self._fail(code, int(words[CALL_EPOCH]), None)
 
@@ -311,6 +347,7 @@ class Executor:
         if not operations:
             return
         records: NDArray[np.int64] = np.zeros((len(operations), CALL_WORDS), dtype=np.int64)
+        near, far = [], []
         for record, (is_send, address, count, dtype, peer) in zip(records, operations, strict=True):
             record[CALL_CONTEXT] = self._context.address
             record[CALL_PHASE] = PHASE_MAIL
@@ -320,15 +357,29 @@ class Executor:
             record[CALL_COUNT] = count * dtype.itemsize
             record[CALL_SIGNATURE] = dtype.code
             record[MAIL_SENDS] = is_send
-            record[MAIL_PEER] = peer
-        addresses: NDArray[np.int64] = np.array([r.ctypes.data for r in records], dtype=np.int64)
+            if self._nodes.node_of[peer] == self.node:
+                record[MAIL_PEER] = self._context.member_of[peer]
+                near.append(record)
+            else:
+                record[MAIL_PEER] = peer
+                far.append(record)
         with self._abort_on_interrupt():
-            code = WAIT
-            while code in (WAIT, ATTACH):
-                if code == ATTACH:
-                    self._attach(records[0])
-                code = self._entries.deliver(addresses.ctypes.data, len(addresses))
+            self._deliver(near, self._far.begin_mail(far) if far and self._far is not None else None)
+
+    def _deliver(self, near: list[NDArray[np.int64]], mail: FarMail | None) -> None:
+        """Carry out messages inside the node, and those that are under way to others and from them."""
+        addresses: NDArray[np.int64] = np.array([r.ctypes.data for r in near], dtype=np.int64)
+        code = WAIT if near else DONE
+        while code != DONE or (mail is not None and mail.first is not None):
+            if mail is not None and self._far is not None:
+                self._far.attend_mail(mail)
+            elif self._far is not None:
+                self._far.listen()
             if code != DONE:
+                code = self._entries.deliver(addresses.ctypes.data, len(addresses))
+            if code == ATTACH:
+                self._attach(near[0])
+            elif code not in (WAIT, DONE) or self._context.abort_word:
                 self._fail(ABORTED, 0, None)
 
     # --- memory ------------------------------------------------------------------------------------------------------
@@ -384,6 +435,7 @@ class Executor:
         members = {c: sorted((k, r) for r, (other, k) in enumerate(rows) if other == c) for c in colors}
         if color is not None:
             ranks = [r for _, r in members[color]]
+            nodes = self._nodes.of_some(ranks)
 
             n_exchanges = 0
 
@@ -394,13 +446,13 @@ class Executor:
                 return [answers[r] for r in ranks]
 
             try:
-                mine = self._child(ranks.index(self.rank), len(ranks), exchange)
+                network = self._far.network.split(ranks) if self._far is not None and nodes.count > 1 else None
+                mine = self._child(ranks.index(self.rank), len(ranks), exchange, nodes, network)
             except (SharedMemoryError, LaunchError):
                 # The other colors go on, in step.
                 for _ in range(self.n_exchanges - n_exchanges):
                     self.gather_bytes(b"")
                 raise
-            mine.over_mpi = self.over_mpi
         else:
             for _ in range(self.n_exchanges):
                 self.gather_bytes(b"")
@@ -409,9 +461,11 @@ class Executor:
     n_exchanges = 4
     """Exchanges of a new communicator: its settings, the facts, and two agreements."""
 
-    def _child(self, rank: int, size: int, exchange: Exchange) -> Executor:
+    def _child(self, rank: int, size: int, exchange: Exchange, nodes: Nodes, network: Network | None) -> Executor:
         """Return a communicator of some of the ranks, like this one."""
-        return Executor(rank, size, exchange, timeout_s=self.timeout_s, waiting=self._waiting)
+        return Executor(
+            rank, size, exchange, timeout_s=self.timeout_s, waiting=self._waiting, nodes=nodes, network=network
+        )
 
     def check(self) -> None:
         """Raise the error that closed this communicator, or that a peer has found meanwhile.
@@ -422,6 +476,8 @@ class Executor:
         """
         if self._error is not None:
             raise _again(self._error)
+        if self._far is not None:
+            self._far.listen()
         if self._context.abort_word:
             self._fail(ABORTED, 0, None)
 
@@ -435,10 +491,8 @@ class Executor:
         """
         if self.closed:
             return
-        if not self._context.abort_word:
-            self._context.abort_text = reason
-        self._set_abort(ABORT_USER)
-        self._abandon(abort_error(self._context, self.rank, self._hosts, None))
+        self._closing.set_text(reason, ABORT_USER)
+        self._abandon(abort_error(self._context, self.rank, self._nodes.hosts, None))
 
     def close(self) -> None:
         """Leave the communicator; a peer that still calls gets CommunicatorClosed. Closing twice is nothing."""
@@ -449,6 +503,8 @@ class Executor:
             # Peers that never come to a call that was refused here must not keep this rank; those that come late see
             # the refusal.
             self._announce(SIGNATURE_CLOSED, CLOSE_PATIENCE_S)
+            if self._far is not None:
+                self._far.leave()
         if self._error is None:
             self._left = True
             self._end(CommunicatorClosed(f"rank {self.rank} has closed this communicator; make a new one"))

@@ -193,12 +193,11 @@ class FusedWatch:
 
     def _mismatch(self, number: int) -> MultiringError:
         call = self._line.call(number)
-        calls: list[tuple[int, int]] = []
-        for found in self._lines(number):
-            if found is None:
-                calls.append(calls[0] if calls else (0, 0))
-            else:
-                calls.append((int(found[ARRIVAL_SIGNATURE]) ^ DEVICE_MARK, int(found[ARRIVAL_COUNT])))
+        calls = {
+            rank: (int(found[ARRIVAL_SIGNATURE]) ^ DEVICE_MARK, int(found[ARRIVAL_COUNT]))
+            for rank, found in enumerate(self._lines(number))
+            if found is not None
+        }
         return disagreement(calls, number, self._node.rank, call[0].plan if call else None)
 
     def _report(self, peer: int, number: int, instruction: int = -1, piece: int = 0) -> None:

@@ -108,9 +108,12 @@ def test_element_types() -> None:
 def test_torch_says_its_stream_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = ModuleType("torch")
     seen: list[Any] = []
-    torch.cuda = SimpleNamespace(  # type: ignore[attr-defined]
-        current_stream=lambda device: seen.append(device) or SimpleNamespace(cuda_stream=31)
-    )
+
+    def current_stream(device: Any) -> Any:
+        seen.append(device)
+        return SimpleNamespace(cuda_stream=31)
+
+    torch.cuda = SimpleNamespace(current_stream=current_stream)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", torch)
     memory = np.arange(4, dtype=np.float32)
 

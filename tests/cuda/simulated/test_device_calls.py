@@ -164,9 +164,9 @@ def wrong_memory(rank: int, exchange: Any) -> int:
     with pytest.raises(mr.ArgumentError, match="device memory of another library cannot be made symmetric"):
         comm.register(gpu)
     with pytest.raises(mr.ArgumentTypeError, match=r"ShardedOptimizer: .* in CUDA memory, wanted host memory"):
-        mr.ShardedOptimizer(comm, [gpu], mr.optim.sgd())
+        mr.ShardedOptimizer(comm, [gpu], mr.optim.SGD(0.1))
     with pytest.raises(mr.ArgumentError, match="got a communicator of device 'cuda', wanted one of"):
-        mr.ShardedOptimizer(comm, [host], mr.optim.sgd())
+        mr.ShardedOptimizer(comm, [host], mr.optim.SGD(0.1))
     comm.all_reduce(gpu)
     assert gpu.numpy().tolist() == [2.0] * 5
     comm.close()
