@@ -233,3 +233,9 @@ def cases(size: int) -> dict[str, Case]:
     add("messages", messages)
     add("forms", forms)
     return found
+
+
+def some(size: int, one_in: int) -> dict[str, Case]:
+    """Return one case in so many, and the last four, which are of other kinds."""
+    found = list(cases(size).items())
+    return dict([*found[:-4:one_in], *found[-4:]])

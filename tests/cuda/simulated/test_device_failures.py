@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -77,6 +79,40 @@ def test_a_killed_peer(mode: str, symmetric: bool) -> None:
         assert kind == "PeerLostError"
         assert text.startswith("rank 1 on ")
         assert "waits for rank 1 to call all_reduce(300 x float32, op='sum')" in text
+        assert seconds < SOON_S
+
+
+def killed_half_way(rank: int, exchange: Any) -> Any:
+    comm = cuda_comm(rank, exchange, 3, "stepped")
+    works(comm)
+    x = array(comm, False)
+    call = comm.prepare("all_reduce", x, algorithm="ring")
+    if rank == 1:
+        call()
+        launches = 0
+        gpu, launcher = executor_of(comm).gpu, executor_of(comm).gpu.launcher
+        assert gpu.launcher is launcher
+        real = gpu.synchronize
+
+        def synchronize(stream: int) -> None:
+            nonlocal launches
+            launches += 1
+            if launches == 4:
+                os.kill(os.getpid(), signal.SIGKILL)
+            real(stream)
+
+        gpu.synchronize = synchronize  # type: ignore[method-assign]
+    else:
+        call()
+    return error_of(comm, call)
+
+
+def test_a_peer_that_is_killed_between_two_steps() -> None:
+    for kind, text, seconds in survivors(run_ranks(3, killed_half_way), 1):
+        assert kind == "PeerLostError"
+        assert text.startswith("rank 1 on ")
+        assert "(ring) at step " in text
+        assert "over CUDA IPC" in text
         assert seconds < SOON_S
 
 
@@ -209,3 +245,53 @@ def test_a_call_that_one_rank_refuses(mode: str) -> None:
     assert "rank 1" in text
     assert "refused for a bad argument" in text
     assert other in ("MismatchError", "CommunicatorClosed")
+
+
+def late_work(rank: int, exchange: Any, mode: str, folder: Path) -> Any:
+    comm = cuda_comm(rank, exchange, 2, mode)
+    works(comm)
+    if rank == 1:
+        await_mark(folder, "given up")
+        return "", ""
+    work = comm.all_reduce(array(comm, True), timeout=0.5, async_op=True)
+    with pytest.raises(mr.CollectiveTimeout) as raised:
+        work.wait()
+    assert work.is_completed()
+    assert work.exception() is raised.value
+    checked = error_of(comm, lambda: comm.all_reduce(array(comm, False), check=True))[0]
+    mark(folder, "given up")
+    return str(raised.value), checked
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_work_that_is_waited_for_raises_what_the_kernel_found(mode: str, tmp_path: Path) -> None:
+    text, checked = results(run_ranks(2, late_work, mode, tmp_path))[0]
+    assert text.startswith("rank 1 did not come within the time limit of 0.5 s")
+    assert checked == "CollectiveTimeout"
+
+
+def often(rank: int, exchange: Any, mode: str) -> Any:
+    """Communicators that come and go leave nothing open and no memory behind."""
+    found = []
+    for _ in range(4):
+        comm = cuda_comm(rank, exchange, 2, mode)
+        gpu = executor_of(comm).gpu
+        x = comm.empty(5 << 20, "uint8")
+        cast(Any, x).numpy()[:] = 1
+        comm.all_reduce(x)
+        part = comm.dup()
+        part.all_reduce(x)
+        part.close()
+        comm.close()
+        del x, part, comm
+        gc.collect()
+        segments, opened = cast(Any, gpu)._segments, cast(Any, gpu)._opened
+        found.append((len(segments), len(opened), threading.active_count()))
+    return found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_is_left_behind(mode: str) -> None:
+    for found in results(run_ranks(2, often, mode)):
+        assert all(opened == 0 and threads <= 2 for _, opened, threads in found), found
+        assert max(segments for segments, _, _ in found) <= 2, found

@@ -48,7 +48,7 @@ class OwnGpu(SimulatedDevice):
         return super().open(handle)
 
 
-def some(size: int) -> dict[str, Case]:
+def chosen(size: int) -> dict[str, Case]:
     found = cases(size)
     return {name: found[name] for name in NAMES}
 
@@ -60,7 +60,7 @@ def body(rank: int, exchange: Any, size: int, broken: tuple[int, int], lies: boo
         warnings.simplefilter("always")
         comm = cuda_comm(rank, exchange, size, device=gpu)
     both = Both(Communicator(Executor(rank, size, exchange, timeout_s=30.0)), comm)
-    for case in some(size).values():
+    for case in chosen(size).values():
         case(both)
     executor = executor_of(comm)
     symmetric = executor.is_symmetric(address(comm.empty(4)), 16)
