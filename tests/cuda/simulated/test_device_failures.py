@@ -276,14 +276,15 @@ def often(rank: int, exchange: Any, mode: str) -> Any:
     for _ in range(4):
         comm = cuda_comm(rank, exchange, 2, mode)
         gpu = executor_of(comm).gpu
-        x = comm.empty(5 << 20, "uint8")
+        big = comm.empty(20 << 20, "uint8")  # a segment of its own
+        x = comm.empty(100, "uint8")
         cast(Any, x).numpy()[:] = 1
         comm.all_reduce(x)
         part = comm.dup()
         part.all_reduce(x)
         part.close()
         comm.close()
-        del x, part, comm
+        del big, x, part, comm
         gc.collect()
         segments, opened = cast(Any, gpu)._segments, cast(Any, gpu)._opened
         found.append((len(segments), len(opened), threading.active_count()))
