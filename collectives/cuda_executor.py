@@ -160,6 +160,7 @@ class CudaExecutor(Executor):
         return call
 
     def _make(self, request: Request, count: int, counts: tuple[int, ...] | None) -> DeviceCall:
+        self._gpu.use()  # perhaps not the thread that joined
         plan = self._planner.plan(request, count)
         if self._line is not None:
             return Fused(plan, count, counts, self._line)

@@ -58,7 +58,7 @@ class Device(Protocol):
         """Make this GPU the calling thread's; anything else may follow."""
 
     def allocate(self, n_bytes: int) -> int:
-        """Return the address of memory that can be exported: whole granules, all zero."""
+        """Return the address of memory that can be exported: whole granules, of any content."""
         ...
 
     def free(self, address: int) -> None:
@@ -121,10 +121,6 @@ class Device(Protocol):
 
     def is_capturing(self, stream: int) -> bool:
         """Whether a stream records a graph."""
-        ...
-
-    def resident_blocks(self, kernel: Any) -> int:
-        """Return how many blocks of a kernel the GPU holds at once."""
         ...
 
     def free_bytes(self) -> int:

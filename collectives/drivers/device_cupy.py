@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -49,6 +50,7 @@ class CupyDevice:
 
             runtime = cupy.cuda.runtime
         self._runtime: Any = runtime
+        self._pid = os.getpid()
         with _driver_errors():
             if runtime.getDeviceCount() == 0:
                 raise DeviceError("no CUDA-capable device is detected")
@@ -65,15 +67,18 @@ class CupyDevice:
 
     def use(self) -> None:
         """Make this GPU the calling thread's."""
+        if os.getpid() != self._pid:
+            raise ArgumentError(
+                f"device: process {os.getpid()} was forked from {self._pid}, which used {self.name}, wanted a process of"
+                " its own: CUDA does not survive a fork; start processes by spawn, or fork before any use of a GPU"
+            )
         self._runtime.setDevice(self.ordinal)
 
     def allocate(self, n_bytes: int) -> int:
         """Return whole granules by cudaMalloc: pools and managed memory cannot be exported."""
         size = -(-max(n_bytes, 1) // GRANULE_BYTES) * GRANULE_BYTES
         with _driver_errors():
-            address = int(self._runtime.malloc(size))
-            self._runtime.memset(address, 0, size)
-            return address
+            return int(self._runtime.malloc(size))
 
     def free(self, address: int) -> None:
         """Give memory back."""
@@ -97,7 +102,7 @@ class CupyDevice:
             self._runtime.ipcCloseMemHandle(address)
 
     def can_access_peer(self, uuid: str) -> bool:
-        """Ask the driver, where it sees the other GPU; one that it does not see is left to the self-test."""
+        """Ask the driver, where it sees the other GPU; one that it does not see is left to the test of pairs."""
         runtime = self._runtime
         with _driver_errors():
             for other in range(runtime.getDeviceCount()):
@@ -197,11 +202,6 @@ class CupyDevice:
                 raise
             return True
 
-    def resident_blocks(self, kernel: Any) -> int:
-        """Return how many blocks of a kernel the GPU holds at once."""
-        with _driver_errors():
-            return int(self.launcher.resident_blocks(kernel))
-
     def free_bytes(self) -> int:
         """Return the GPU's free memory."""
         with _driver_errors():
@@ -241,5 +241,6 @@ def _product(shape: tuple[int, ...]) -> int:
 
 
 def _uuid(properties: dict[str, Any], bus: str) -> str:
+    # Parts of one GPU (MIG) have its bus and a uuid of their own; a uuid read as text ends at its first zero byte.
     found = properties.get("uuid")
-    return found.hex() if isinstance(found, bytes) else f"PCI {bus}"
+    return f"{found.hex() if isinstance(found, bytes) else ''} at {bus}"

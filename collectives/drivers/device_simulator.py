@@ -187,10 +187,6 @@ class SimulatedDevice:
         """The simulator has no graphs."""
         return False
 
-    def resident_blocks(self, kernel: Any) -> int:
-        """Return the simulator's blocks: few, since they run one after the other."""
-        return 2
-
     def free_bytes(self) -> int:
         """Return the host's free memory."""
         return available_bytes()

@@ -117,9 +117,6 @@ class Runtime:
         del self.machine.memory[address]
         self.machine.handles = {h: a for h, a in self.machine.handles.items() if a != address}
 
-    def memset(self, address: int, value: int, n_bytes: int) -> None:
-        ctypes.memset(address, value, n_bytes)
-
     def ipcGetMemHandle(self, address: int) -> bytes:
         self._called("ipcGetMemHandle")
         assert address in self.mine, "a handle names an allocation"

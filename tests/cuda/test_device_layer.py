@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -39,8 +40,6 @@ def opened_by(runtime: Runtime, heap: DeviceHeap) -> Any:
 
 
 def heap_pid() -> int:
-    import os
-
     return os.getpid()
 
 
@@ -146,6 +145,20 @@ def test_a_handle_is_not_opened_where_it_was_made() -> None:
 def test_no_gpu() -> None:
     with pytest.raises(DeviceError, match="no CUDA-capable device"):
         device(Runtime(Machine(0), 0))
+
+
+def test_a_forked_child_may_not_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpu = device(Runtime(Machine(1), 0))
+    gpu.use()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    with pytest.raises(ArgumentError, match=r"device: process 1 was forked from [0-9]+, which used GPU 0 \(Fake GPU\)"):
+        gpu.use()
+
+
+def test_gpus_are_told_apart() -> None:
+    machine = Machine(2)
+    uuids = [device(Runtime(machine, k)).uuid for k in (0, 1, 0)]
+    assert uuids[0] == uuids[2] != uuids[1]
 
 
 def test_an_array_on_another_gpu() -> None:
