@@ -17,24 +17,22 @@ __all__ = ["agree_on_device", "device_of"]
 Exchange = Callable[[bytes], list[bytes]]
 
 
-def agree_on_device(wish: str, n_nodes: int, exchange: Exchange) -> str:
+def agree_on_device(wish: str, exchange: Exchange) -> str:
     """Return ``"host"`` or ``"cuda"``, the same on every rank.
 
     Parameters
     ----------
     wish : str
-        ``"auto"``: GPUs if every rank has one and CuPy, and all are on one node; never the simulator.
-    n_nodes : int
-        Nodes that the ranks are on.
+        ``"auto"``: GPUs if every rank has one and CuPy; never the simulator.
     exchange : callable
         Collective: gives every rank the bytes of all.
 
     Raises
     ------
     ArgumentError
-        On every rank, if one wants the host and another GPUs, or GPUs of several nodes.
+        On every rank, if one wants the host and another GPUs.
     """
-    possible = wish == "auto" and n_nodes == 1 and _may_have_gpu() and why_no_device() is None
+    possible = wish == "auto" and _may_have_gpu() and why_no_device() is None
     answers = [json.loads(b) for b in exchange(json.dumps([wish, possible]).encode())]
     by_wish: dict[str, list[int]] = {}
     for rank, (said, _) in enumerate(answers):
@@ -42,11 +40,6 @@ def agree_on_device(wish: str, n_nodes: int, exchange: Exchange) -> str:
     if "host" in by_wish and "cuda" in by_wish:
         raise ArgumentError(
             f"device: got 'host' on ranks {by_wish['host']} and 'cuda' on ranks {by_wish['cuda']}, wanted one for all"
-        )
-    if "cuda" in by_wish and n_nodes > 1:
-        raise ArgumentError(
-            f"device: got 'cuda' for ranks on {n_nodes} nodes, wanted one node: GPUs of several nodes are not joined"
-            " yet; use device='host' with arrays in host memory, or start the ranks of each node as a job of its own"
         )
     if "cuda" in by_wish or "host" in by_wish:
         return "cuda" if "cuda" in by_wish else "host"

@@ -16,6 +16,7 @@ from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.cuda_ipc import CudaIpc
 from multiring.collectives.drivers.device import Device
 from multiring.collectives.drivers.device_context import DeviceContexts
+from multiring.collectives.drivers.host_staged import HostStaged
 from multiring.collectives.drivers.network import Network
 from multiring.collectives.drivers.shared_memory import Exchange
 from multiring.collectives.drivers.watchdog import Watchdog
@@ -48,7 +49,7 @@ class CudaExecutor(Executor):
 
     Parameters
     ----------
-    rank, size, exchange, timeout_s, waiting, layout, nodes
+    rank, size, exchange, timeout_s, waiting, layout, nodes, network
         See :class:`multiring.collectives.executor.Executor`.
     device : Device, optional
         Instead of the process's own; for tests.
@@ -77,19 +78,24 @@ class CudaExecutor(Executor):
         device: Device | None = None,
         slot_bytes: int = SLOT_BYTES,
         nodes: Nodes | None = None,
+        network: Network | None = None,
         warn: bool = True,
     ) -> None:
-        self._gpu: Device = device or _device_for_all(rank, exchange)
+        self._gpu: Device = device or _device_for_all(nodes.members(rank).index(rank) if nodes else rank, exchange)
         self._slot_bytes = slot_bytes
         self._warn = warn
-        self._node: CudaIpc
-        super().__init__(rank, size, exchange, timeout_s=timeout_s, waiting=waiting, layout=layout, nodes=nodes)
+        self._node: CudaIpc | HostStaged
+        super().__init__(
+            rank, size, exchange, timeout_s=timeout_s, waiting=waiting, layout=layout, nodes=nodes, network=network
+        )
         self.device = "cuda"
+        # Through slots, if messages leave the node: MPI need not reach the memory of a GPU.
+        self._device_planner = self._new_planner(staged=True) if self._nodes.count > 1 else self._planner
         self.device_calls: OrderedDict[tuple[Request, int, tuple[int, ...] | None], DeviceCall] = OrderedDict()
         self._contexts = DeviceContexts(self._node)
         self._n_finished = 0
         self._line: FusedLine | None = None
-        if self._node.mode == "fused":
+        if self._node.mode == "fused" and isinstance(self._node, CudaIpc):
             self._line = FusedLine(self._node, self._contexts, timeout_s, self._before_launch)
             self._watch = FusedWatch(self, self._line, self._node)
             self._watchdog = Watchdog(self._watch)
@@ -102,7 +108,10 @@ class CudaExecutor(Executor):
         waiting: Waiting | None,
         layout: Layout | None,
         ranks: list[int],
-    ) -> CudaIpc:
+    ) -> CudaIpc | HostStaged:
+        if self._nodes.count > 1:
+            self._node = HostStaged(member, size, exchange, self._gpu, waiting=waiting, layout=layout, ranks=ranks)
+            return self._node
         self._node = CudaIpc(
             member,
             size,
@@ -125,6 +134,7 @@ class CudaExecutor(Executor):
             device=self._gpu,
             slot_bytes=self._slot_bytes,
             nodes=nodes,
+            network=network,
             warn=False,
         )
 
@@ -161,7 +171,7 @@ class CudaExecutor(Executor):
 
     def _make(self, request: Request, count: int, counts: tuple[int, ...] | None) -> DeviceCall:
         self._gpu.use()  # perhaps not the thread that joined
-        plan = self._planner.plan(request, count)
+        plan = self._device_planner.plan(request, count)
         if self._line is not None:
             return Fused(plan, count, counts, self._line)
         record = CallRecord(plan, self._context, count, counts, self.timeout_s, _no_span, eager_bytes=-1)
@@ -169,7 +179,7 @@ class CudaExecutor(Executor):
             record,
             self._gpu,
             self._contexts.of(self.timeout_s),
-            self._slot_bytes,
+            self._node.device_slot_bytes,
             self._entries.run,
             self._finish,
             self._broken,
@@ -219,7 +229,7 @@ class CudaExecutor(Executor):
     def _count(self) -> None:
         """Tell the peers that this rank is done with their memory for one more call."""
         self._n_finished += 1
-        self._node.board.done[self.rank] = self._n_finished
+        self._node.board.done[self.local_rank] = self._n_finished
 
     # --- point to point ----------------------------------------------------------------------------------------------
 
@@ -289,7 +299,7 @@ class CudaExecutor(Executor):
                     self._line.finish()
                 self._n_finished = self._line.launched
             self._await_peers()
-            self._node.board.left[self.rank] = 1
+            self._node.board.left[self.local_rank] = 1
         self._stop_kernels()
         super().close()
 
@@ -313,16 +323,16 @@ class CudaExecutor(Executor):
         board = self._node.board
         while self._error is None and not self._context.abort_word and time.monotonic() < end:
             late = np.flatnonzero(np.asarray(board.done) < self._n_finished).tolist()
-            if not [r for r in late if r != self.rank and not self._node.has_ended(r, 0)]:
+            if not [r for r in late if r != self.local_rank and not self._node.has_ended(r, 0)]:
                 return
             time.sleep(0.001)
 
 
-def _device_for_all(rank: int, exchange: Exchange) -> Device:
+def _device_for_all(local_rank: int, exchange: Exchange) -> Device:
     """Return this rank's GPU; if any rank has none, all raise."""
     device, error = None, ""
     try:
-        device = device_of(rank)
+        device = device_of(local_rank)
     except ArgumentError as problem:
         error = str(problem)
     wrong = [f"rank {r}: {a.decode()}" for r, a in enumerate(exchange(error.encode())) if a]

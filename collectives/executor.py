@@ -148,15 +148,20 @@ class Executor:
         self.device = "host"
         injected = injected_topology({"MULTIRING_TOPOLOGY": self._settings["topology"] or ""}, size)
         self.topology: Topology = injected or cluster_topology(self._nodes.node_of)
-        self._planner = Planner(
-            rank,
+        self._by_price = injected is not None or self._far is not None
+        self._planner = self._new_planner()
+        remember(self)
+
+    def _new_planner(self, *, staged: bool = False) -> Planner:
+        return Planner(
+            self.rank,
             self.topology,
             self._settings["algorithm"],
             self._context.layout.n_slots,
             nodes=self._nodes.node_of,
-            by_price=injected is not None or self._far is not None,
+            staged=staged,
+            by_price=self._by_price,
         )
-        remember(self)
 
     @property
     def on_device(self) -> Any:

@@ -80,7 +80,7 @@ def _timeout(timeout_s: float) -> float:
 def _join(bootstrap: Bootstrap, device: str, timeout_s: float) -> Executor:
     try:
         nodes = _nodes(bootstrap)
-        where = agree_on_device(device, nodes.count, bootstrap.all_gather)
+        where = agree_on_device(device, bootstrap.all_gather)
         network = _network(bootstrap, nodes) if nodes.count > 1 else None
         executor = _executor(bootstrap, where, timeout_s, nodes, network)
         if comm := _mpi_of(bootstrap):
@@ -99,7 +99,7 @@ def _executor(bootstrap: Bootstrap, device: str, timeout_s: float, nodes: Nodes,
         return Executor(rank, size, exchange, timeout_s=timeout_s, nodes=nodes, network=network)
     from multiring.collectives.cuda_executor import CudaExecutor
 
-    return CudaExecutor(rank, size, exchange, timeout_s=timeout_s, nodes=nodes)
+    return CudaExecutor(rank, size, exchange, timeout_s=timeout_s, nodes=nodes, network=network)
 
 
 def _nodes(bootstrap: Bootstrap) -> Nodes:

@@ -26,13 +26,17 @@ from multiring.kernels.cuda.catalog import stepped_kernel
 from multiring.kernels.records import (
     CALL_DEVICE,
     CALL_INSTRUCTION,
+    CALL_LAUNCHED,
     CALL_LONGEST_CHUNK,
     CALL_LOOP,
     CALL_SIGNATURE,
     CALL_VARIANT,
+    INSTRUCTION_KIND,
     INSTRUCTION_POST,
     INSTRUCTION_SKEW,
     INSTRUCTION_WORDS,
+    LAUNCHED_PENDING,
+    N_KINDS,
     PROGRAM_INSTRUCTIONS,
 )
 
@@ -111,7 +115,7 @@ class Steps(Invocation):
         blocks = max(min(-(-longest // kernel.tile), launcher.processors * kernel.blocks_per_processor), 1)
         self._kept: list[Any] = []
         self._bases: NDArray[np.int64] = record.bases
-        self._uploaded: NDArray[np.int64] = np.full(2 * n_ranks, -1, np.int64)
+        self._uploaded: NDArray[np.int64] = np.full_like(record.bases, -1)
         self._device_bases = self._table(self._uploaded)
         scale = plan.request.operation.scale if plan.request.operation is not None else 1.0
         fields = CallFields(
@@ -145,6 +149,9 @@ class Steps(Invocation):
         program = self._plan.program(variant)
         index = int(words[CALL_INSTRUCTION])
         at = int(program[PROGRAM_INSTRUCTIONS]) + index * INSTRUCTION_WORDS
+        if program[at + INSTRUCTION_KIND] >= N_KINDS:
+            self.settle()
+            return
         piece = int(words[CALL_LOOP]) - int(program[at + INSTRUCTION_SKEW])
         if variant not in self._variants:
             self._enter(variant, program)
@@ -171,6 +178,7 @@ class Steps(Invocation):
         if self.pending:
             self._device.synchronize(self.stream)
             self.pending = False
+            self.record.words[CALL_LAUNCHED] &= ~LAUNCHED_PENDING
 
 
 class Stepped:

@@ -60,6 +60,8 @@ from multiring.kernels.records import (
     KIND_REDUCE_FINAL,
     KIND_WORDS,
     LAUNCH,
+    LAUNCHED_PENDING,
+    LAUNCHED_THIS,
     LOWER,
     OPERAND_PLACE,
     OPERAND_RANK,
@@ -264,8 +266,9 @@ def execute(context: int, call: int, program: int, index: int, piece: int) -> in
 @register_jitable
 def launch(context: int, call: int, program: int, index: int, piece: int) -> int:
     """Let Python launch the kernel of one instruction on one slice: LAUNCH at first, DONE when it is called again."""
-    if get(call, CALL_LAUNCHED) != 0:
-        put(call, CALL_LAUNCHED, 0)
+    state = get(call, CALL_LAUNCHED)
+    if state & LAUNCHED_THIS != 0:
+        put(call, CALL_LAUNCHED, state & ~LAUNCHED_THIS)
         return DONE
     if load_relaxed(get(context, CONTEXT_CONTROL) + CONTROL_ABORT) != 0:
         return ABORTED
@@ -274,7 +277,7 @@ def launch(context: int, call: int, program: int, index: int, piece: int) -> int
     if load_word(chunk + 16) - piece * get(call, CALL_SLICE) <= 0:
         return DONE
     delay(context)
-    put(call, CALL_LAUNCHED, 1)
+    put(call, CALL_LAUNCHED, LAUNCHED_THIS | LAUNCHED_PENDING)
     return LAUNCH
 
 

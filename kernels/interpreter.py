@@ -45,6 +45,8 @@ from multiring.kernels.records import (
     INSTRUCTION_WAIT_BEGIN,
     INSTRUCTION_WAIT_END,
     INSTRUCTION_WORDS,
+    LAUNCH,
+    LAUNCHED_PENDING,
     LINE_BYTES,
     N_KINDS,
     PHASE_ARRIVE,
@@ -145,6 +147,8 @@ def run_program(context: int, call: int) -> int:
                     wait += 8 * WAIT_WORDS
                 if get(instruction, INSTRUCTION_KIND) < N_KINDS:
                     code = carry_out(context, call, program, index, piece)
+                elif get(call, CALL_LAUNCHED) & LAUNCHED_PENDING != 0:
+                    code = LAUNCH  # A message touches what kernels have written or read: they end first.
                 else:
                     code = message(context, call, program, instruction, piece)
                 if code != DONE:
@@ -211,7 +215,8 @@ def advance(call: int) -> int:
     int
         DONE; WAIT (call again: nothing is lost); ABORTED, MISMATCH; ATTACH (map segment CALL_SEGMENT of rank CALL_PEER,
         then call again); LOWER (enter the program of CALL_VARIANT, then call again); LAUNCH (launch the kernel of
-        CALL_INSTRUCTION in CALL_LOOP, have it done if peers wait for it, then call again).
+        CALL_INSTRUCTION in CALL_LOOP, have it done if peers wait for it, or for a message wait for all kernels, then
+        call again).
     """
     context = get(call, CALL_CONTEXT)
     put(call, CALL_ENTERED_NS, 0)

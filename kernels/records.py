@@ -171,7 +171,9 @@ CALL_STREAM: Final = 61
 CALL_DEVICE: Final = 62
 """Bytes of a slot in device memory, where the arrays are; 0: everything is in host memory."""
 CALL_LAUNCHED: Final = 63
-"""1: the kernel of the instruction that the call stands at has been launched."""
+"""Bits: the kernel of the instruction that the call stands at has been launched; some kernel may not be done."""
+LAUNCHED_THIS: Final = 1
+LAUNCHED_PENDING: Final = 2
 CALL_WORDS: Final = 64
 
 PHASE_START: Final = 0

@@ -14,6 +14,7 @@ from multiring.kernels.cuda.records import ERROR_WORDS, LINE_BYTES
 
 if TYPE_CHECKING:
     from multiring.collectives.drivers.cuda_ipc import CudaIpc
+    from multiring.collectives.drivers.host_staged import HostStaged
 
 __all__ = ["DeviceContexts"]
 
@@ -34,7 +35,7 @@ class DeviceContexts:
         Address of the word that ends every wait of the kernels.
     """
 
-    def __init__(self, node: CudaIpc) -> None:
+    def __init__(self, node: CudaIpc | HostStaged) -> None:
         self._node = node
         self._device = node.device
         self._kept: list[Any] = []

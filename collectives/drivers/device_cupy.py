@@ -69,8 +69,8 @@ class CupyDevice:
         """Make this GPU the calling thread's."""
         if os.getpid() != self._pid:
             raise ArgumentError(
-                f"device: process {os.getpid()} was forked from {self._pid}, which used {self.name}, wanted a process of"
-                " its own: CUDA does not survive a fork; start processes by spawn, or fork before any use of a GPU"
+                f"device: process {os.getpid()} was forked from {self._pid}, which used {self.name}, wanted a process"
+                " of its own: CUDA does not survive a fork; start processes by spawn, or fork before any use of a GPU"
             )
         self._runtime.setDevice(self.ordinal)
 

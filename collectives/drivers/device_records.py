@@ -185,4 +185,4 @@ def enter_variant(call: Words, variant: int, program: int, slicing: Slicing) -> 
 def spec_of(plan: Plan) -> StepSpec:
     """Return what decides the kernels of a plan."""
     request = plan.request
-    return StepSpec(request.dtype, request.wire_type, request.operation, request.accumulate)
+    return StepSpec(request.dtype, request.wire_type, request.operation, request.accumulate, plan.staged)

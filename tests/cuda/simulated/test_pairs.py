@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from multiring.collectives.communicator import Communicator
+from multiring.collectives.drivers.cuda_ipc import CudaIpc
 from multiring.collectives.drivers.device import DeviceError
 from multiring.collectives.drivers.device_simulator import SimulatedDevice
 from multiring.collectives.executor import Executor
@@ -65,6 +66,7 @@ def body(rank: int, exchange: Any, size: int, broken: tuple[int, int], lies: boo
     executor = executor_of(comm)
     symmetric = executor.is_symmetric(address(comm.empty(4)), 16)
     node = executor._node
+    assert isinstance(node, CudaIpc)
     both.host.close()
     comm.close()
     return executor.mode, sorted(node.broken), node.concerned, symmetric, [str(w.message)[:24] for w in warned]
