@@ -230,7 +230,8 @@ def _steps() -> Iterator[Kernel]:
     ]
     for spec in (*plain, *sums, *others, *wired):
         yield fused_kernel(spec)
-    for spec in (plain[0], *sums, *wired[:2]):
+    staged = StepSpec(DTYPES["float32"], DTYPES["float32"], OPERATIONS["sum"], staged=True)
+    for spec in (plain[0], *sums, *wired[:2], staged):
         yield stepped_kernel(spec)
 
 

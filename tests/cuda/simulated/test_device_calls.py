@@ -11,6 +11,7 @@ import pytest
 import multiring as mr
 from multiring.collectives.drivers.device_simulator import SimulatedArray, SimulatedDevice
 from tests.cuda.device_ranks import cuda_comm, executor_of
+from tests.cuda.driver_cases import address
 from tests.support.ranks import results, run_ranks
 
 pytestmark = pytest.mark.sim
@@ -100,7 +101,7 @@ def test_the_arrays_streams_come_first(mode: str) -> None:
     launches = [n for n in gpu.notes if n[0] == "launch"]
     assert launches == [("launch", 13)] * len(launches) != []
     gpu.notes.clear()
-    comm.raw.all_reduce(*(a.__cuda_array_interface__["data"][0] for a in (x, out)), 5, "float32", "sum", 14)
+    comm.raw.all_reduce(address(x), address(out), 5, "float32", "sum", 14)
     assert ("launch", 14) in gpu.notes
     comm.all_reduce(OnStream(ones(), None))
     assert gpu.notes[-2 if mode == "stepped" else -1] == ("launch", 0)
