@@ -270,6 +270,8 @@ class CudaExecutor(Executor):
         self._gpu.use()
         for stream in streams[1:]:
             self._gpu.synchronize(stream)
+        if self._line is not None:
+            self._line.follow_last(streams[0])  # which may use the same buffer
         self._gpu.copy_elements(destination, source, streams[0])
 
     def check_here(self, name: str, address: int) -> None:

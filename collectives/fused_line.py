@@ -173,6 +173,13 @@ class FusedLine:
                 self._event = device.mark(stream)
                 self._launching = False
 
+    def follow_last(self, stream: int) -> None:
+        """Let a stream wait for the latest launch of all communicators."""
+        with self._turn.lock:
+            turn = self._turn
+            if turn.event and turn.stream != stream and not self.device.is_capturing(stream):
+                self.device.follow(stream, turn.event)
+
     def retire(self, record: Any) -> None:
         """Keep a record that a kernel in flight may still read."""
         self._retired.append(record)

@@ -15,10 +15,9 @@ from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import Context
 from multiring.collectives.drivers.cuda_ipc import CudaIpc
-from multiring.collectives.drivers.device import DeviceError
 from multiring.collectives.drivers.faults import DEVICE_MARK, describe_signature, disagreement
 from multiring.collectives.fused_line import FusedLine
-from multiring.errors import MismatchError, MultiringError
+from multiring.errors import DeviceError, MismatchError, MultiringError
 from multiring.kernels.cuda.records import (
     ARRIVAL_BYTES,
     ARRIVAL_COUNT,

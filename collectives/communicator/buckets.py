@@ -15,7 +15,7 @@ from multiring.collectives.communicator.action import Action, FunctionAction, Se
 from multiring.collectives.communicator.build import action_of
 from multiring.collectives.communicator.check import input_view, output_view, overlap, require_device
 from multiring.collectives.communicator.contract import Executor
-from multiring.collectives.communicator.device_action import streams_of
+from multiring.collectives.communicator.device_action import bind_streams, streams_of
 from multiring.collectives.communicator.options import timeout_of
 from multiring.collectives.request import Request
 from multiring.errors import ArgumentError, ArgumentTypeError, MismatchError, MultiringError
@@ -132,11 +132,13 @@ class BucketStore:
         whole = self.buffer(bucket.dtype, bucket.count)
         for view in views:
             require_device(executor, NAME, "arrays", view)
-        if options.get("stream") is None and executor.on_device is not None:
-            options = {**options, "stream": streams_of(executor, NAME, None, *views)[0]}
+        streams = streams_of(executor, NAME, options.get("stream"), *views)
+        if streams:
+            options = {**options, "stream": streams[0]}
         action = action_of(
             executor, "all_reduce", whole, whole, bucket.count, options, reduces=True, in_place=True, method=NAME
         )
+        bind_streams(executor, action, streams)  # the copies come after what is in any of them
         for start, view in zip(bucket.starts, views, strict=True):
             place = whole.array[start : start + view.size].reshape(view.shape)
             action.before.append((place, view.array))

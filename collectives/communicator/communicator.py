@@ -134,7 +134,8 @@ class Communicator(Reducing, Moving, Transferring, Planning):
         Returns
         -------
         ndarray
-            C-ordered, 64-byte aligned. Local: ranks need not agree; freed by Python's collector.
+            C-ordered, 64-byte aligned; CuPy's if :attr:`device` is ``"cuda"``. Local: ranks need not agree; freed by
+            Python's collector.
 
         Raises
         ------

@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.cuda_board import Board
 from multiring.collectives.drivers.cuda_pairs import PairTest
-from multiring.collectives.drivers.device import Device, DeviceError
+from multiring.collectives.drivers.device import Device
 from multiring.collectives.drivers.device_directory import MAX_SEGMENTS
 from multiring.collectives.drivers.device_heap import Block, device_heap
 from multiring.collectives.drivers.device_peers import PeerDeviceHeap, acquire, release
 from multiring.collectives.drivers.segment import Segment
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
-from multiring.errors import ArgumentError, MultiringError, PeerLostError, SharedMemoryError
+from multiring.errors import ArgumentError, DeviceError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.cuda.records import ARRIVAL_BYTES, LINE_BYTES
 from multiring.kernels.records import CONTEXT_HEAP
 

@@ -13,7 +13,8 @@ import secrets
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.collectives.drivers.device import Device, DeviceError
+from multiring.collectives.drivers.device import Device
+from multiring.errors import DeviceError
 
 __all__ = ["PairTest"]
 

@@ -12,24 +12,20 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from numpy.typing import NDArray
 
-from multiring.errors import ArgumentError
+from multiring.errors import ArgumentError, DeviceError
 from multiring.kernels.cuda.homes import SIMULATED
 from multiring.kernels.dtypes import DType
 
 if TYPE_CHECKING:
     from multiring.kernels.cuda.launch import Launcher
 
-__all__ = ["GRANULE_BYTES", "HANDLE_BYTES", "Device", "DeviceError", "open_device", "why_no_device"]
+__all__ = ["GRANULE_BYTES", "HANDLE_BYTES", "Device", "open_device", "why_no_device"]
 
 GRANULE_BYTES = 2 << 20
 """Exported memory is a multiple of this: a smaller allocation shares its page, and so its handle, with others."""
 
 HANDLE_BYTES = 64
 """Bytes of a handle that other processes open."""
-
-
-class DeviceError(Exception):
-    """The device or its driver refused a call; never leaves the drivers as it is."""
 
 
 class Device(Protocol):
@@ -47,7 +43,7 @@ class Device(Protocol):
     Notes
     -----
     Addresses are those of unified addressing: host and device memory never share one. Calls raise
-    :class:`DeviceError` where the driver refuses.
+    :class:`multiring.DeviceError` where the driver refuses.
     """
 
     uuid: str

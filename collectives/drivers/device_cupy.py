@@ -9,8 +9,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from multiring.collectives.drivers.device import GRANULE_BYTES, DeviceError
-from multiring.errors import ArgumentError, ArgumentTypeError
+from multiring.collectives.drivers.device import GRANULE_BYTES
+from multiring.errors import ArgumentError, ArgumentTypeError, DeviceError
 from multiring.kernels.cuda.launch import launcher
 from multiring.kernels.dtypes import DType, numpy_dtype
 

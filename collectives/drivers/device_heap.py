@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import words_at
-from multiring.collectives.drivers.device import GRANULE_BYTES, HANDLE_BYTES, Device, DeviceError
+from multiring.collectives.drivers.device import GRANULE_BYTES, HANDLE_BYTES, Device
 from multiring.collectives.drivers.device_directory import (
     BYTES,
     DIRECTORY_BYTES,
@@ -28,7 +28,7 @@ from multiring.collectives.drivers.device_directory import (
 )
 from multiring.collectives.drivers.free_list import FreeList
 from multiring.collectives.drivers.segment import Segment
-from multiring.errors import ArgumentError, SharedMemoryError
+from multiring.errors import ArgumentError, DeviceError, SharedMemoryError
 
 __all__ = ["Block", "DeviceHeap", "device_heap"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import words_at
-from multiring.collectives.drivers.device import Device, DeviceError
+from multiring.collectives.drivers.device import Device
 from multiring.collectives.drivers.device_directory import (
     BYTES,
     DIRECTORY_BYTES,
@@ -20,6 +20,7 @@ from multiring.collectives.drivers.device_directory import (
     entry_of,
 )
 from multiring.collectives.drivers.segment import Segment
+from multiring.errors import DeviceError
 
 __all__ = ["PeerDeviceHeap", "acquire", "release"]
 

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multiring.collectives.dlpack import strided_array
-from multiring.collectives.drivers.device import GRANULE_BYTES, HANDLE_BYTES, DeviceError
+from multiring.collectives.drivers.device import GRANULE_BYTES, HANDLE_BYTES
 from multiring.collectives.drivers.room import available_bytes
 from multiring.collectives.drivers.segment import Segment
-from multiring.errors import SharedMemoryError
+from multiring.errors import DeviceError, SharedMemoryError
 from multiring.kernels import memory
 from multiring.kernels.cuda.launch import launcher
 from multiring.kernels.dtypes import DType, numpy_dtype

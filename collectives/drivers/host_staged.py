@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.cuda_board import Board
 from multiring.collectives.drivers.cuda_ipc import CudaIpc
-from multiring.collectives.drivers.device import Device, DeviceError
+from multiring.collectives.drivers.device import Device
 from multiring.collectives.drivers.device_directory import MAX_SEGMENTS
 from multiring.collectives.drivers.device_heap import device_heap
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
-from multiring.errors import MultiringError
+from multiring.errors import DeviceError, MultiringError
 from multiring.kernels.records import CONTEXT_HEAP
 
 __all__ = ["HostStaged"]

@@ -13,10 +13,9 @@ import pytest
 
 from multiring.collectives.drivers import device_heap as device_heap_module
 from multiring.collectives.drivers.cuda_ipc import CudaIpc
-from multiring.collectives.drivers.device import DeviceError
 from multiring.collectives.drivers.device_heap import DeviceHeap
 from multiring.collectives.drivers.device_peers import acquire, release
-from multiring.errors import ArgumentError, SharedMemoryError
+from multiring.errors import ArgumentError, DeviceError, SharedMemoryError
 from tests.cuda.fake_cupy import Machine, Runtime, device
 
 SLOT_BYTES = 64 << 10

@@ -10,9 +10,9 @@ import pytest
 
 from multiring.collectives.communicator import Communicator
 from multiring.collectives.drivers.cuda_ipc import CudaIpc
-from multiring.collectives.drivers.device import DeviceError
 from multiring.collectives.drivers.device_simulator import SimulatedDevice
 from multiring.collectives.executor import Executor
+from multiring.errors import DeviceError
 from tests.cuda.device_ranks import Both, cuda_comm, executor_of
 from tests.cuda.driver_cases import Case, address, cases
 from tests.support.ranks import results, run_ranks
