@@ -12,7 +12,7 @@ from multiring.collectives.drivers.device import Device, open_device, why_no_dev
 from multiring.errors import ArgumentError
 from multiring.kernels.cuda.homes import SIMULATED
 
-__all__ = ["agree_on_device", "device_of"]
+__all__ = ["agree_on_device", "device_for_all", "device_of"]
 
 Exchange = Callable[[bytes], list[bytes]]
 
@@ -71,3 +71,16 @@ def device_of(local_rank: int) -> Device:
     except Exception:  # open_device says what is wrong
         return open_device()
     return open_device(current if current or count == 0 else local_rank % count)
+
+
+def device_for_all(local_rank: int, exchange: Exchange) -> Device:
+    """Return this rank's GPU; if any rank has none, all raise."""
+    device, error = None, ""
+    try:
+        device = device_of(local_rank)
+    except ArgumentError as problem:
+        error = str(problem)
+    wrong = [f"rank {r}: {a.decode()}" for r, a in enumerate(exchange(error.encode())) if a]
+    if wrong or device is None:
+        raise ArgumentError("; ".join(wrong))
+    return device

@@ -6,12 +6,13 @@ import contextlib
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from multiring.collectives.choose_device import device_of
+from multiring.collectives.choose_device import device_for_all
+from multiring.collectives.device_messages import exchange_staged
 from multiring.collectives.drivers.control import Layout, Waiting
 from multiring.collectives.drivers.cuda_ipc import CudaIpc
 from multiring.collectives.drivers.device import Device
@@ -28,7 +29,7 @@ from multiring.collectives.invocation import CallRecord
 from multiring.collectives.nodes import Nodes
 from multiring.collectives.request import Request
 from multiring.collectives.stepped import Stepped, Steps
-from multiring.errors import ArgumentError, MultiringError
+from multiring.errors import DeviceError, MultiringError
 from multiring.kernels.dtypes import DType, dtype_of
 from multiring.kernels.records import ABORT_USER, CONTEXT_PENDING
 
@@ -81,7 +82,7 @@ class CudaExecutor(Executor):
         network: Network | None = None,
         warn: bool = True,
     ) -> None:
-        self._gpu: Device = device or _device_for_all(nodes.members(rank).index(rank) if nodes else rank, exchange)
+        self._gpu: Device = device or device_for_all(nodes.members(rank).index(rank) if nodes else rank, exchange)
         self._slot_bytes = slot_bytes
         self._warn = warn
         self._node: CudaIpc | HostStaged
@@ -173,7 +174,7 @@ class CudaExecutor(Executor):
         self._gpu.use()  # perhaps not the thread that joined
         plan = self._device_planner.plan(request, count)
         if self._line is not None:
-            return Fused(plan, count, counts, self._line)
+            return Fused(plan, count, counts, self._line, self._telling)
         record = CallRecord(plan, self._context, count, counts, self.timeout_s, _no_span, eager_bytes=-1)
         steps = Steps(
             record,
@@ -185,7 +186,16 @@ class CudaExecutor(Executor):
             self._broken,
         )
         self._alive.add(steps)
-        return Stepped(steps, self._gpu, self._count)
+        return Stepped(steps, self._gpu, self._telling, self._count)
+
+    @contextlib.contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Close the communicator for all ranks when this one's GPU fails: the others must not wait for it."""
+        try:
+            yield
+        except DeviceError as error:
+            self.abort(str(error))
+            raise
 
     def _before_launch(self) -> None:
         """Raise what earlier calls have left behind, and settle a refusal as the host's calls do."""
@@ -241,29 +251,8 @@ class CudaExecutor(Executor):
         streams: tuple[int, ...],
     ) -> None:
         """Carry out sends and receives of arrays in device memory: through host memory, in the order of a stream."""
-        device = self._gpu
-        device.use()
-        for stream in streams:
-            device.synchronize(stream)
-        stream = streams[0]
-        staged: list[np.ndarray[Any, Any]] = []
-
-        def stage(message: Message) -> Message:
-            _, count, dtype, peer = message
-            room = np.empty(max(count * dtype.itemsize, 1), np.uint8)
-            staged.append(room)
-            return room.ctypes.data, count, dtype, peer
-
-        outgoing, incoming = [stage(m) for m in sends], [stage(m) for m in receives]
-        for (source, count, dtype, _), there in zip(sends, outgoing, strict=True):
-            device.copy(there[0], source, count * dtype.itemsize, stream)
-        if sends:
-            device.synchronize(stream)
-        self.exchange(outgoing, incoming, timeout_s)
-        for (destination, count, dtype, _), here in zip(receives, incoming, strict=True):
-            device.copy(destination, here[0], count * dtype.itemsize, stream)
-        if receives:
-            device.synchronize(stream)
+        with self._telling():
+            exchange_staged(self._gpu, self.exchange, sends, receives, timeout_s, streams)
 
     def copy_on_device(self, destination: Any, source: Any, streams: tuple[int, ...]) -> None:
         """Copy between arrays of any layout, given by their shadows, in the first stream, after the others' work."""
@@ -328,19 +317,6 @@ class CudaExecutor(Executor):
             if not [r for r in late if r != self.local_rank and not self._node.has_ended(r, 0)]:
                 return
             time.sleep(0.001)
-
-
-def _device_for_all(local_rank: int, exchange: Exchange) -> Device:
-    """Return this rank's GPU; if any rank has none, all raise."""
-    device, error = None, ""
-    try:
-        device = device_of(local_rank)
-    except ArgumentError as problem:
-        error = str(problem)
-    wrong = [f"rank {r}: {a.decode()}" for r, a in enumerate(exchange(error.encode())) if a]
-    if wrong or device is None:
-        raise ArgumentError("; ".join(wrong))
-    return device
 
 
 def _no_span(kind: str, **specification: Any) -> int:

@@ -8,6 +8,8 @@ written once, so that a captured graph can be replayed. Errors are told later: s
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,13 +54,23 @@ class Fused:
     counts : tuple of int or None
     line : FusedLine
         Of the communicator.
+    telling : callable
+        Returns a context that closes the communicator for all ranks when the device fails.
     """
 
-    def __init__(self, plan: Plan, count: int, counts: tuple[int, ...] | None, line: FusedLine) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        count: int,
+        counts: tuple[int, ...] | None,
+        line: FusedLine,
+        telling: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self.plan = plan
         self.count = count
         self.signature = signature_of(plan, counts) ^ DEVICE_MARK
         self._line = line
+        self._telling = telling
         where = plan.geometry(count, counts)
         plan.check_slots(line.node.device_slot_bytes)
         self._longest = where.longest
@@ -85,6 +97,10 @@ class Fused:
         streams : tuple of int
             The first one's it is launched in; what is in the others comes before.
         """
+        with self._telling():
+            self._run(x_address, out_address, timeout_s, streams)
+
+    def _run(self, x_address: int, out_address: int, timeout_s: float | None, streams: tuple[int, ...]) -> None:
         line = self._line
         capturing = line.begin(streams)
         references = tuple(

@@ -7,6 +7,7 @@ would move a slice it returns LAUNCH instead, and goes on when the kernel's work
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -188,13 +189,22 @@ class Stepped:
     ----------
     steps : Steps
     device : Device
+    telling : callable
+        Returns a context that closes the communicator for all ranks when the device fails.
     finished : callable
         Called after each call that went well.
     """
 
-    def __init__(self, steps: Steps, device: Device, finished: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        steps: Steps,
+        device: Device,
+        telling: Callable[[], AbstractContextManager[None]],
+        finished: Callable[[], None],
+    ) -> None:
         self.steps = steps
         self._device = device
+        self._telling = telling
         self._finished = finished
 
     def run(
@@ -210,6 +220,10 @@ class Stepped:
         streams : tuple of int
             The first one's kernels run; what is in the others comes before.
         """
+        with self._telling():
+            self._run(x_address, out_address, timeout_s, streams)
+
+    def _run(self, x_address: int, out_address: int, timeout_s: float | None, streams: tuple[int, ...]) -> None:
         device, steps = self._device, self.steps
         device.use()
         refuse_capture(device, streams, "in stepped mode the host waits between steps, which a graph cannot")

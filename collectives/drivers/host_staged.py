@@ -6,6 +6,7 @@ control segment, pinned; the caller's arrays are ordinary.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +20,7 @@ from multiring.collectives.drivers.device import Device
 from multiring.collectives.drivers.device_directory import MAX_SEGMENTS
 from multiring.collectives.drivers.device_heap import device_heap
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
-from multiring.errors import DeviceError, MultiringError
+from multiring.errors import ArgumentError, DeviceError, MultiringError
 from multiring.kernels.records import CONTEXT_HEAP
 
 __all__ = ["HostStaged"]
@@ -72,9 +73,15 @@ class HostStaged(SharedMemory):
         except (MultiringError, DeviceError, OSError) as problem:
             error = f"{type(problem).__name__}: {problem}"
         self._agree(exchange, error)
+        forced = exchange((os.environ.get("MULTIRING_CUDA_MODE") or "").encode())[0].decode()
         # Communicators of one node make more exchanges, and those of a split are made in step.
-        for _ in range(CudaIpc.N_EXCHANGES - 1):
+        for _ in range(CudaIpc.N_EXCHANGES - 2):
             exchange(b"")
+        if forced not in ("", "stepped"):
+            raise ArgumentError(
+                f"MULTIRING_CUDA_MODE: got {forced!r} for GPUs of several nodes, wanted 'stepped' or nothing: a fused"
+                " kernel cannot wait for a network"
+            )
         self._board: NDArray[np.int64] = np.zeros(Board.n_bytes(size) // 8, np.int64)
         # What a peer has not read yet stays where it is when this rank leaves: nobody needs to be told.
         self.board = Board(self._board.ctypes.data, size)

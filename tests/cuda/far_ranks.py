@@ -19,6 +19,14 @@ def main(layout: str) -> None:
     both = Both(mr.Communicator.from_mpi(world), mr.Communicator.from_mpi(world, device="cuda", timeout=60.0))
     assert (both.cuda.n_nodes, both.cuda.device) == (len(set(layout)), "cuda")
     assert executor_of(both.cuda).mode == "stepped"
+    # The setting of rank 0 counts for all.
+    os.environ["MULTIRING_CUDA_MODE"] = "fused" if world.rank == 0 else "stepped"
+    try:
+        mr.Communicator.from_mpi(world, device="cuda")
+        raise AssertionError("fused kernels between nodes")
+    except mr.ArgumentError as error:
+        assert "MULTIRING_CUDA_MODE: got 'fused' for GPUs of several nodes, wanted 'stepped'" in str(error)  # noqa: PT017
+    del os.environ["MULTIRING_CUDA_MODE"]
     for name, case in some(world.size, 4).items():
         try:
             case(both)

@@ -239,3 +239,69 @@ def test_auto_does_not_take_the_simulator() -> None:
     assert comm.all_reduce(SimulatedArray.of(ones())).numpy().tolist() == [1.0] * 5
     assert (comm.local_rank, comm.local_size, comm.n_nodes) == (0, 1, 1)
     comm.close()
+
+
+class Part:
+    """Some elements of a symmetric array, as a library's slice would be."""
+
+    def __init__(self, comm: Any, first: int, count: int, *, over_dlpack: bool) -> None:
+        self.whole: Any = comm.empty(first + count, "float32")
+        self.whole.numpy()[:] = comm.rank + 1
+        self._part = self.whole.numpy()[first:]
+        self._over_dlpack = over_dlpack
+        if not over_dlpack:
+            interface = self.whole.__cuda_array_interface__
+            self.__cuda_array_interface__ = interface | {
+                "shape": (count,),
+                "data": (interface["data"][0] + 4 * first, False),
+            }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, *, stream: int, **options: Any) -> Any:
+        assert stream == 1
+        return self._part.__dlpack__(**options)
+
+
+def slices(rank: int, exchange: Any, mode: str) -> Any:
+    comm = cuda_comm(rank, exchange, 2, mode)
+    found = []
+    for over_dlpack in (False, True):
+        part = Part(comm, 5, 40, over_dlpack=over_dlpack)
+        comm.barrier()
+        assert comm.all_reduce(part) is part
+        comm.check()
+        found.append((part.whole.numpy()[:5].tolist(), set(part.whole.numpy()[5:].tolist())))
+    comm.close()
+    return found
+
+
+@pytest.mark.parametrize("mode", ["stepped", "fused"])
+def test_parts_of_symmetric_arrays(mode: str) -> None:
+    for rank, found in enumerate(results(run_ranks(2, slices, mode))):
+        assert found == [([rank + 1.0] * 5, {3.0})] * 2
+
+
+def a_failing_gpu(rank: int, exchange: Any) -> Any:
+    class Failing(SimulatedDevice):
+        broken = False
+
+        def synchronize(self, stream: int) -> None:
+            if self.broken:
+                raise mr.DeviceError("cudaErrorIllegalAddress: an illegal memory access was encountered")
+
+    gpu = Failing()
+    comm = cuda_comm(rank, exchange, 2, "stepped", device=gpu)
+    x = SimulatedArray.of(ones())
+    comm.all_reduce(x)
+    gpu.broken = rank == 1
+    with pytest.raises(mr.MultiringError) as raised:
+        comm.all_reduce(x)
+    with pytest.raises(mr.CommunicatorClosed, match="rank 1 aborted the communicator: cudaErrorIllegalAddress"):
+        comm.barrier()
+    return type(raised.value).__name__
+
+
+def test_a_gpu_that_fails_is_told_to_all() -> None:
+    assert results(run_ranks(2, a_failing_gpu)) == ["CommunicatorClosed", "DeviceError"]
