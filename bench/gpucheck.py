@@ -1,7 +1,8 @@
 """``python -m multiring.bench.gpucheck``: what only a GPU can show, in at most five minutes on one GPU.
 
 Every kernel against the host's, bit for bit, at odd sizes and alignments and beyond 2**31 bytes; the bandwidth of each
-kernel as a share of a device-to-device copy in the same run; and CUDA IPC between two processes. Prints a table, and
+kernel as a share of a device-to-device copy in the same run; CUDA IPC between two processes; and collectives between
+processes on this GPU, stepped and fused. Prints a table, and
 writes everything as JSON with ``--json``. Without a GPU it says so and exits 0.
 """
 
@@ -13,6 +14,7 @@ import os
 import platform
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -26,12 +28,14 @@ import numpy as np
 from multiring.errors import ArgumentError
 from multiring.kernels.cuda.launch import Launcher, launcher
 
-__all__ = ["check_kernels", "main", "measure", "why_no_gpu"]
+__all__ = ["check_kernels", "check_ranks", "main", "measure", "why_no_gpu"]
 
 SIZES = (0, 1, 7, 33, 4099, 100_003)
 OFFSETS = (0, 1, 5)
 BANDWIDTH_BYTES = 256 << 20
 REPEATS = 15
+RANK_SIZES = (4 << 10, 1 << 20, 64 << 20)
+"""Bytes of the all_reduce calls between processes that are timed."""
 HUGE_BYTES = (1 << 31) + 4096 + 3
 
 
@@ -248,6 +252,48 @@ def check_ipc(where: Any) -> str:
         where.free(address)
 
 
+def check_ranks(mode: str, n_ranks: int, sizes: Sequence[int], timeout_s: float) -> dict[str, Any]:
+    """Run collectives between processes, all on this GPU, by ``multiring launch``.
+
+    Parameters
+    ----------
+    mode : str
+        ``"stepped"`` or ``"fused"``.
+    n_ranks : int
+    sizes : sequence of int
+        Bytes of the all_reduce calls that are timed.
+    timeout_s : float
+
+    Returns
+    -------
+    dict
+        ``collectives``: by name, ``"ok"`` or what differs; ``times_us`` by bytes; or ``error``.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        program = [sys.executable, "-m", "multiring.bench.gpu_ranks", str(answer), *map(str, sizes)]
+        command = [sys.executable, "-m", "multiring", "launch", "-n", str(n_ranks), "--", *program]
+        try:
+            done = subprocess.run(
+                command,
+                env={**os.environ, "MULTIRING_CUDA_MODE": mode},
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=timeout_s,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            return {"error": f"not done within {timeout_s:.0f} s"}
+        if not answer.exists():
+            said = [line for line in done.stderr.splitlines() if line and not line.startswith("multiring launch:")]
+            return {"error": (said or ["no message"])[-1]}
+        found: dict[str, Any] = json.loads(answer.read_text())
+        if done.returncode and all(text == "ok" for text in found["collectives"].values()):
+            found["error"] = f"another rank than 0 failed with exit status {done.returncode}"
+        return found
+
+
 def environment(where: Any) -> dict[str, Any]:
     """Return card, driver and versions."""
     from cupy.cuda import runtime
@@ -272,6 +318,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m multiring.bench.gpucheck", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all results")
     parser.add_argument("--only", default="", metavar="TEXT", help="comparisons whose name holds this")
+    parser.add_argument(
+        "--ranks", type=int, default=2, metavar="N", help="processes of collectives (default 2, 0: none)"
+    )
     parser.add_argument("--seconds", type=float, default=270.0, help="time for compiling and comparing (default 270)")
     options = parser.parse_args(arguments)
     why = why_no_gpu()
@@ -282,6 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     start = time.monotonic()
     deadline = start + options.seconds
     report: dict[str, Any] = {}
+    modes = ("stepped", "fused") if options.ranks else ()
     if hasattr(where, "capability"):
         report["environment"] = environment(where)
         sys.stdout.write(" ".join(f"{key}={value}" for key, value in report["environment"].items()) + "\n")
@@ -293,12 +343,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
             )
         report["ipc"] = check_ipc(where)
         report["huge"] = check_huge(where)
+        report["ranks"] = {mode: check_ranks(mode, options.ranks, RANK_SIZES, options.seconds / 4) for mode in modes}
         report["kernels"] = check_kernels(where, SIZES, OFFSETS, options.only, deadline)
     else:  # the simulator: the same comparisons, small
+        report["ranks"] = {mode: check_ranks(mode, options.ranks, (), options.seconds / 4) for mode in modes}
         report["kernels"] = check_kernels(where, (0, 1, 37), (0, 1), options.only, deadline)
     report["seconds"] = time.monotonic() - start
     wrong = {name: text for name, text in report["kernels"].items() if text not in ("ok", "not reached")}
     wrong |= {name: report[name] for name in ("ipc", "huge") if report.get(name, "ok") != "ok"}
+    for mode, found in report["ranks"].items():
+        for n_bytes, time_us in found.get("times_us", {}).items():
+            sys.stdout.write(f"all_reduce of {n_bytes} bytes on {options.ranks} ranks, {mode}: {time_us:.1f} us\n")
+        wrong |= {f"{mode} {n}": t for n, t in found.get("collectives", {}).items() if t != "ok"}
+        if "error" in found:
+            wrong[f"{mode} ranks"] = found["error"]
     for name, text in wrong.items():
         sys.stdout.write(f"WRONG {name}: {text}\n")
     left = sum(text == "not reached" for text in report["kernels"].values())

@@ -122,6 +122,11 @@ class View:
     contiguous, writable : bool
     """
 
+    on_device = False
+    """Whether the memory is a GPU's."""
+    streams: tuple[int, ...] = ()
+    """CUDA streams in whose order the array is ready."""
+
     __slots__ = ("address", "array", "contiguous", "direct", "dtype", "nbytes", "object", "shape", "size", "writable")
 
     def __init__(self, array: NDArray[Any], original: Any, dtype: DType) -> None:
@@ -136,6 +141,15 @@ class View:
         self.contiguous = bool(flags & 1)
         self.direct = flags & DIRECT == DIRECT
         self.writable = bool(flags & 0x0400)
+
+    def part(self, array: NDArray[Any]) -> View:
+        """Return the view of an array that is part of this one."""
+        return View(array, array, self.dtype)
+
+    def packed(self) -> tuple[NDArray[Any], Any]:
+        """Return new C-ordered memory for the same elements, and what keeps it."""
+        made = np.empty(self.shape, self.array.dtype)
+        return made, made
 
     def __repr__(self) -> str:
         layout = "" if self.contiguous else ", strided"
@@ -212,8 +226,8 @@ def _foreign(x: Any, name: str) -> NDArray[Any]:
         return from_dlpack(x, name)
     if getattr(x, "__cuda_array_interface__", None) is not None:
         raise ArgumentTypeError(
-            f"{name}: got {kind.__name__} in CUDA memory, wanted host memory: the CUDA driver is not built yet; "
-            f"copy the array to the host"
+            f"{name}: got {kind.__name__} in CUDA memory, wanted host memory; copy the array to the host, or use a"
+            " communicator of multiring.init(device='cuda')"
         )
     interface = getattr(x, "__array_interface__", None)
     if isinstance(interface, dict) and not isinstance(x, type):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from multiring.errors import ArgumentError, ArgumentTypeError
 from multiring.kernels.dtypes import DTYPES, DType, numpy_dtype
 
-__all__ = ["from_dlpack", "strided_array"]
+__all__ = ["cuda_array", "from_dlpack", "strided_array"]
 
 CPU, CUDA, CUDA_PINNED, CUDA_MANAGED = 1, 2, 3, 13
 """DLDeviceType of dlpack.h."""
@@ -135,19 +135,44 @@ def from_dlpack(x: Any, name: str = "x") -> NDArray[Any]:
     kind = int(x.__dlpack_device__()[0])
     if kind in (CUDA, CUDA_MANAGED):
         raise ArgumentTypeError(
-            f"{name}: got {type(x).__name__} in CUDA memory, wanted host memory: the CUDA driver is not built yet; "
-            f"copy the array to the host"
+            f"{name}: got {type(x).__name__} in CUDA memory, wanted host memory; copy the array to the host, or use a"
+            " communicator of multiring.init(device='cuda')"
         )
     if kind not in (CPU, CUDA_PINNED):
         raise ArgumentTypeError(
             f"{name}: got {type(x).__name__} on DLPack device type {kind}, wanted host memory (type {CPU}); copy it "
             "to the host"
         )
+    return _exported(x, name, {})[0]
+
+
+def cuda_array(x: Any, name: str, stream: int) -> tuple[NDArray[Any], DType]:
+    """Return where the elements of an object in CUDA memory lie, and their type.
+
+    Parameters
+    ----------
+    x : object
+        With ``__dlpack__``, in CUDA memory.
+    name : str
+        What errors call it.
+    stream : int
+        In which the exporter makes the array ready; -1: it does nothing.
+
+    Returns
+    -------
+    ndarray
+        Shape, strides and address; its elements must not be touched. Keeps the memory alive.
+    DType
+    """
+    return _exported(x, name, {"stream": stream})
+
+
+def _exported(x: Any, name: str, options: dict[str, Any]) -> tuple[NDArray[Any], DType]:
     try:
         try:
-            capsule = x.__dlpack__(max_version=(1, 0))
+            capsule = x.__dlpack__(max_version=(1, 0), **options)
         except TypeError:  # an exporter from before version 1.0 knows no max_version
-            capsule = x.__dlpack__()
+            capsule = x.__dlpack__(**options)
     except (BufferError, RuntimeError) as error:
         raise ArgumentError(f"{name}: {type(x).__name__} refused to share its memory: {error}") from error
     label = _capsule_name(capsule)
@@ -174,4 +199,4 @@ def from_dlpack(x: Any, name: str = "x") -> NDArray[Any]:
     # JAX arrays never change, and not every version of JAX says so in the capsule.
     writable = writable and type(x).__module__.partition(".")[0] not in ("jax", "jaxlib")
     address = (tensor.data or 0) + tensor.byte_offset
-    return strided_array(address, shape, strides, dtype, writable=writable, owner=capsule)
+    return strided_array(address, shape, strides, dtype, writable=writable, owner=capsule), dtype

@@ -52,6 +52,7 @@ from multiring.kernels.records import (
     CALL_X,
     CALL_X_BYTES,
     DONE,
+    LAUNCH,
     LOWER,
     MAIL_PEER,
     MAIL_SENDS,
@@ -120,13 +121,13 @@ class Executor:
         settings = json.dumps(_settings()).encode()
         # Rank 0's settings count for all: the choice must not depend on what one rank knows.
         self._settings: dict[str, str | None] = json.loads(exchange(settings)[0])
-        self._driver = SharedMemory(
+        self._driver = self._join(
             members.index(rank),
             len(members),
             exchange,
-            waiting=waiting,
-            layout=layout or (Layout.between_nodes(len(members)) if others else None),
-            ranks=[*members, *(r for ranks in others for r in ranks)],
+            waiting,
+            layout or (Layout.between_nodes(len(members)) if others else None),
+            [*members, *(r for ranks in others for r in ranks)],
         )
         self._context = self._driver.context
         self._closing = Closing(self._context, self._entries, rank)
@@ -147,15 +148,37 @@ class Executor:
         self.device = "host"
         injected = injected_topology({"MULTIRING_TOPOLOGY": self._settings["topology"] or ""}, size)
         self.topology: Topology = injected or cluster_topology(self._nodes.node_of)
-        self._planner = Planner(
-            rank,
+        self._by_price = injected is not None or self._far is not None
+        self._planner = self._new_planner()
+        remember(self)
+
+    def _new_planner(self, *, staged: bool = False) -> Planner:
+        return Planner(
+            self.rank,
             self.topology,
             self._settings["algorithm"],
             self._context.layout.n_slots,
             nodes=self._nodes.node_of,
-            by_price=injected is not None or self._far is not None,
+            staged=staged,
+            by_price=self._by_price,
         )
-        remember(self)
+
+    @property
+    def on_device(self) -> Any:
+        """What works on arrays in device memory; None on the host."""
+        return None
+
+    def _join(
+        self,
+        member: int,
+        size: int,
+        exchange: Exchange,
+        waiting: Waiting | None,
+        layout: Layout | None,
+        ranks: list[int],
+    ) -> SharedMemory:
+        """Join the ranks of this node; see :class:`multiring.collectives.drivers.shared_memory.SharedMemory`."""
+        return SharedMemory(member, size, exchange, waiting=waiting, layout=layout, ranks=ranks)
 
     @property
     def failed(self) -> bool:
@@ -210,6 +233,8 @@ class Executor:
                 self._attach(record.words)
             elif code == LOWER:
                 record.enter_variant()
+            elif code == LAUNCH:
+                invocation.launch()
             else:
                 self._fail(code, int(record.words[CALL_EPOCH]), record.plan)
             code = self._entries.advance(record.address)
@@ -426,24 +451,26 @@ class Executor:
                 return [answers[r] for r in ranks]
 
             try:
-                mine = Executor(
-                    ranks.index(self.rank),
-                    len(ranks),
-                    exchange,
-                    timeout_s=self.timeout_s,
-                    waiting=self._waiting,
-                    nodes=nodes,
-                    network=self._far.network.split(ranks) if self._far is not None and nodes.count > 1 else None,
-                )
+                network = self._far.network.split(ranks) if self._far is not None and nodes.count > 1 else None
+                mine = self._child(ranks.index(self.rank), len(ranks), exchange, nodes, network)
             except (SharedMemoryError, LaunchError):
                 # The other colors go on, in step.
-                for _ in range(SPLIT_EXCHANGES - n_exchanges):
+                for _ in range(self.n_exchanges - n_exchanges):
                     self.gather_bytes(b"")
                 raise
         else:
-            for _ in range(SPLIT_EXCHANGES):
+            for _ in range(self.n_exchanges):
                 self.gather_bytes(b"")
         return mine
+
+    n_exchanges = 4
+    """Exchanges of a new communicator: its settings, the facts, and two agreements."""
+
+    def _child(self, rank: int, size: int, exchange: Exchange, nodes: Nodes, network: Network | None) -> Executor:
+        """Return a communicator of some of the ranks, like this one."""
+        return Executor(
+            rank, size, exchange, timeout_s=self.timeout_s, waiting=self._waiting, nodes=nodes, network=network
+        )
 
     def check(self) -> None:
         """Raise the error that closed this communicator, or that a peer has found meanwhile.
@@ -497,10 +524,6 @@ class Executor:
                 " forked child and has no part in it; make a new one in the child"
             )
         )
-
-
-SPLIT_EXCHANGES = 4
-"""Exchanges of a new communicator: its settings, the facts, and two agreements."""
 
 
 def _again(error: MultiringError) -> MultiringError:

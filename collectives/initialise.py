@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from multiring.collectives.bootstrap import Bootstrap, connect
+from multiring.collectives.choose_device import agree_on_device
 from multiring.collectives.drivers.far import settle_leaving
 from multiring.collectives.drivers.network import Network
 from multiring.collectives.executor import Executor
@@ -41,24 +42,17 @@ def init(device: str, timeout_s: float) -> Executor:
     ------
     LaunchError, SharedMemoryError, ArgumentError
     """
-    _check_device(device)
     limit_s = _timeout(timeout_s)
-    return _join(connect(os.environ, min(limit_s, JOIN_TIMEOUT_S)), limit_s)
+    return _join(connect(os.environ, min(limit_s, JOIN_TIMEOUT_S)), device, limit_s)
 
 
 def from_mpi(comm: Any, device: str, timeout_s: float) -> Executor:
     """Join the ranks of an mpi4py communicator, which is duplicated."""
-    _check_device(device)
     limit_s = _timeout(timeout_s)
     _check_mpi(comm)
     from multiring.collectives.bootstrap.mpi import MpiBootstrap
 
-    return _join(MpiBootstrap(comm, min(limit_s, JOIN_TIMEOUT_S)), limit_s)
-
-
-def _check_device(device: str) -> None:
-    if device == "cuda":
-        raise ArgumentError("device: got 'cuda', wanted 'auto' or 'host': collectives on GPUs are not built yet")
+    return _join(MpiBootstrap(comm, min(limit_s, JOIN_TIMEOUT_S)), device, limit_s)
 
 
 def _check_mpi(comm: Any) -> None:
@@ -83,13 +77,12 @@ def _timeout(timeout_s: float) -> float:
         ) from None
 
 
-def _join(bootstrap: Bootstrap, timeout_s: float) -> Executor:
+def _join(bootstrap: Bootstrap, device: str, timeout_s: float) -> Executor:
     try:
         nodes = _nodes(bootstrap)
+        where = agree_on_device(device, bootstrap.all_gather)
         network = _network(bootstrap, nodes) if nodes.count > 1 else None
-        executor = Executor(
-            bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s, nodes=nodes, network=network
-        )
+        executor = _executor(bootstrap, where, timeout_s, nodes, network)
         if comm := _mpi_of(bootstrap):
             expect(comm)
     finally:
@@ -98,6 +91,15 @@ def _join(bootstrap: Bootstrap, timeout_s: float) -> Executor:
     atexit.unregister(_close_all)
     atexit.register(_close_all)
     return executor
+
+
+def _executor(bootstrap: Bootstrap, device: str, timeout_s: float, nodes: Nodes, network: Network | None) -> Executor:
+    rank, size, exchange = bootstrap.rank, bootstrap.size, bootstrap.all_gather
+    if device == "host":
+        return Executor(rank, size, exchange, timeout_s=timeout_s, nodes=nodes, network=network)
+    from multiring.collectives.cuda_executor import CudaExecutor
+
+    return CudaExecutor(rank, size, exchange, timeout_s=timeout_s, nodes=nodes, network=network)
 
 
 def _nodes(bootstrap: Bootstrap) -> Nodes:

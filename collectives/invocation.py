@@ -143,6 +143,16 @@ class CallRecord:
         own = [self.words, self._chunks, self._bases, self._operands, self._parameters, *self._programs]
         return own + (self.wire.memory if self.wire is not None else [])
 
+    @property
+    def chunks(self) -> NDArray[np.int64]:
+        """(x offset, out offset, length) of each chunk, in elements."""
+        return self._chunks
+
+    @property
+    def bases(self) -> NDArray[np.int64]:
+        """Every rank's input, then every rank's output, as the interpreter enters them."""
+        return self._bases
+
     def _enter_kinds(self, span_address: Callable[..., int]) -> None:
         request = self.plan.request
         dtype, wire = request.dtype, request.wire_type
@@ -246,6 +256,10 @@ class Invocation:
             self.run(x_address, out_address)
         finally:
             words[CALL_TIMEOUT_NS] = usual
+
+    def launch(self) -> None:
+        """Launch the kernel that the interpreter stands at: an invocation on a device."""
+        raise NotImplementedError
 
     def disable(self, run_native: Callable[[int, int, int], int]) -> None:
         """Replace the interpreter's entry, for a closed communicator."""

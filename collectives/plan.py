@@ -146,6 +146,8 @@ class Plan:
         Slots of each rank.
     nodes : sequence of int, optional
         The node of each rank; by default all are on one.
+    staged : bool
+        Whether every value passes through slots, also where its type stays the same.
 
     Notes
     -----
@@ -153,7 +155,14 @@ class Plan:
     """
 
     def __init__(
-        self, request: Request, choice: Choice, rank: int, n_slots: int, nodes: Sequence[int] | None = None
+        self,
+        request: Request,
+        choice: Choice,
+        rank: int,
+        n_slots: int,
+        nodes: Sequence[int] | None = None,
+        *,
+        staged: bool = False,
     ) -> None:
         self.request = request
         self.choice = choice
@@ -164,7 +173,8 @@ class Plan:
         self.members = [r for r, node in enumerate(self.nodes) if node == self.nodes[rank]]
         operation = request.operation
         scaled = operation is not None and operation.name == "premul_sum"
-        self.through_slots = request.wire_type != request.dtype or scaled
+        self.staged = staged
+        self.through_slots = staged or request.wire_type != request.dtype or scaled
         self._lowered: dict[int, Lowered] = {}
         self._programs: dict[int, Table] = {}
 
@@ -175,7 +185,7 @@ class Plan:
 
     def seen_from(self, rank: int) -> Plan:
         """Return the plan of another rank; the two share what does not depend on the rank."""
-        plan = Plan(self.request, self.choice, rank, self.n_slots, self.nodes)
+        plan = Plan(self.request, self.choice, rank, self.n_slots, self.nodes, staged=self.staged)
         plan._lowered = self._lowered
         return plan
 

@@ -36,6 +36,8 @@ class Planner:
         Slots of each rank.
     nodes : sequence of int, optional
         The node of each rank; by default all are on one.
+    staged : bool
+        Whether every value passes through slots: what a network cannot reach is in no message then.
     by_price : bool
         Whether the topology's prices choose, as for one that a user gave; else the rule for ranks that share memory.
     """
@@ -48,12 +50,14 @@ class Planner:
         n_slots: int,
         *,
         nodes: Sequence[int] | None = None,
+        staged: bool = False,
         by_price: bool = False,
     ) -> None:
         self._rank = rank
         self._topology = topology
         self._wish = wish
         self._n_slots = n_slots
+        self._staged = staged
         self._nodes = tuple(nodes or (0,) * topology.n_ranks)
         self._by_price = by_price
         self._plans: OrderedDict[tuple[Request, str, int], Plan] = OrderedDict()
@@ -84,7 +88,14 @@ class Planner:
         key = (request, choice.algorithm, id(choice.schedule))
         plan = self._plans.get(key)
         if plan is None:
-            plan = Plan(_with_wire(request, choice.schedule), choice, self._rank, self._n_slots, self._nodes)
+            plan = Plan(
+                _with_wire(request, choice.schedule),
+                choice,
+                self._rank,
+                self._n_slots,
+                self._nodes,
+                staged=self._staged,
+            )
             self._plans[key] = plan
             if len(self._plans) > CACHED_PLANS:
                 self._plans.popitem(last=False)

@@ -16,11 +16,13 @@ from multiring.kernels.records import (
     CALL_BASES,
     CALL_BLOCK,
     CALL_CHUNKS,
+    CALL_DEVICE,
     CALL_DONE,
     CALL_EAGER,
     CALL_ENTERED_NS,
     CALL_EPOCH,
     CALL_KINDS,
+    CALL_LAUNCHED,
     CALL_LONGEST_CHUNK,
     CALL_N_SLICES,
     CALL_OPERANDS,
@@ -57,6 +59,9 @@ from multiring.kernels.records import (
     KIND_REDUCE,
     KIND_REDUCE_FINAL,
     KIND_WORDS,
+    LAUNCH,
+    LAUNCHED_PENDING,
+    LAUNCHED_THIS,
     LOWER,
     OPERAND_PLACE,
     OPERAND_RANK,
@@ -76,7 +81,7 @@ from multiring.kernels.records import (
 )
 from multiring.kernels.waiting import arrival_line, delay, get, put
 
-__all__ = ["bind", "bind_own", "execute", "operand_address"]
+__all__ = ["bind", "bind_own", "carry_out", "execute", "operand_address"]
 
 
 BLOCKS_BETWEEN_CLOCKS = 64
@@ -109,7 +114,10 @@ def bind_own(context: int, call: int) -> None:
     piece = longest
     place_bytes = (longest * wire_bytes + 7) & ~7
     if get(call, CALL_EAGER) == 0 and n_places > 0:
-        piece = get(context, CONTEXT_SLOT_BYTES) // (n_places * wire_bytes)
+        slot_bytes = get(call, CALL_DEVICE)
+        if slot_bytes == 0:
+            slot_bytes = get(context, CONTEXT_SLOT_BYTES)
+        piece = slot_bytes // (n_places * wire_bytes)
         if piece >= 64:
             piece &= ~63
         place_bytes = piece * wire_bytes
@@ -253,3 +261,29 @@ def execute(context: int, call: int, program: int, index: int, piece: int) -> in
         if blocks % BLOCKS_BETWEEN_CLOCKS == 0 and out_of_patience(context, call):
             put(call, CALL_DONE, done)
             return WAIT
+
+
+@register_jitable
+def launch(context: int, call: int, program: int, index: int, piece: int) -> int:
+    """Let Python launch the kernel of one instruction on one slice: LAUNCH at first, DONE when it is called again."""
+    state = get(call, CALL_LAUNCHED)
+    if state & LAUNCHED_THIS != 0:
+        put(call, CALL_LAUNCHED, state & ~LAUNCHED_THIS)
+        return DONE
+    if load_relaxed(get(context, CONTEXT_CONTROL) + CONTROL_ABORT) != 0:
+        return ABORTED
+    instruction = program + 8 * (get(program, PROGRAM_INSTRUCTIONS) + index * INSTRUCTION_WORDS)
+    chunk = get(call, CALL_CHUNKS) + 24 * get(instruction, INSTRUCTION_CHUNK)
+    if load_word(chunk + 16) - piece * get(call, CALL_SLICE) <= 0:
+        return DONE
+    delay(context)
+    put(call, CALL_LAUNCHED, LAUNCHED_THIS | LAUNCHED_PENDING)
+    return LAUNCH
+
+
+@register_jitable
+def carry_out(context: int, call: int, program: int, index: int, piece: int) -> int:
+    """Run one instruction on one slice, here or on the device."""
+    if get(call, CALL_DEVICE) != 0:
+        return launch(context, call, program, index, piece)
+    return execute(context, call, program, index, piece)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from numba.extending import register_jitable
 
 from multiring.kernels.arrival import arrive, publish, reference, settle
-from multiring.kernels.execution import bind, bind_own, execute
+from multiring.kernels.execution import bind, bind_own, carry_out, execute
 from multiring.kernels.primitives import restore_float_control, set_float_control
 from multiring.kernels.records import (
     CALL_CONTEXT,
@@ -20,6 +20,7 @@ from multiring.kernels.records import (
     CALL_ENTERED_NS,
     CALL_EPOCH,
     CALL_INSTRUCTION,
+    CALL_LAUNCHED,
     CALL_LOOP,
     CALL_N_SLICES,
     CALL_OUT,
@@ -44,6 +45,8 @@ from multiring.kernels.records import (
     INSTRUCTION_WAIT_BEGIN,
     INSTRUCTION_WAIT_END,
     INSTRUCTION_WORDS,
+    LAUNCH,
+    LAUNCHED_PENDING,
     LINE_BYTES,
     N_KINDS,
     PHASE_ARRIVE,
@@ -85,6 +88,7 @@ def start(context: int, call: int) -> int:
     put(call, CALL_DONE, 0)
     put(call, CALL_LOOP, 0)
     put(call, CALL_INSTRUCTION, 0)
+    put(call, CALL_LAUNCHED, 0)
     begin_wire(call)
     x = REFERENCE_ORDINARY
     out = REFERENCE_ORDINARY
@@ -142,7 +146,9 @@ def run_program(context: int, call: int) -> int:
                             return code
                     wait += 8 * WAIT_WORDS
                 if get(instruction, INSTRUCTION_KIND) < N_KINDS:
-                    code = execute(context, call, program, index, piece)
+                    code = carry_out(context, call, program, index, piece)
+                elif get(call, CALL_LAUNCHED) & LAUNCHED_PENDING != 0:
+                    code = LAUNCH  # A message touches what kernels have written or read: they end first.
                 else:
                     code = message(context, call, program, instruction, piece)
                 if code != DONE:
@@ -208,7 +214,9 @@ def advance(call: int) -> int:
     -------
     int
         DONE; WAIT (call again: nothing is lost); ABORTED, MISMATCH; ATTACH (map segment CALL_SEGMENT of rank CALL_PEER,
-        then call again); LOWER (enter the program of CALL_VARIANT, then call again).
+        then call again); LOWER (enter the program of CALL_VARIANT, then call again); LAUNCH (launch the kernel of
+        CALL_INSTRUCTION in CALL_LOOP, have it done if peers wait for it, or for a message wait for all kernels, then
+        call again).
     """
     context = get(call, CALL_CONTEXT)
     put(call, CALL_ENTERED_NS, 0)

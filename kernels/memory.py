@@ -8,27 +8,36 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import threading
 from collections.abc import Callable
 from typing import Any
 
 __all__ = ["check", "forget", "register", "register_span", "span", "words"]
 
-_starts: list[int] = []
-_sizes: dict[int, int] = {}
+_buffers: tuple[list[int], dict[int, int]] = ([], {})
+"""Starts in ascending order, and the bytes of each; replaced as a whole, since other threads look meanwhile."""
+_lock = threading.RLock()
 _spans: list[Callable[..., None]] = []
 
 
 def register(address: int, n_bytes: int) -> None:
     """Allow accesses to a buffer."""
-    if address not in _sizes:
-        bisect.insort(_starts, address)
-    _sizes[address] = n_bytes
+    global _buffers
+    with _lock:
+        starts, sizes = _buffers
+        if address not in sizes:
+            starts = list(starts)
+            bisect.insort(starts, address)
+        _buffers = starts, {**sizes, address: n_bytes}
 
 
 def forget(address: int) -> None:
     """Disallow accesses to a buffer again."""
-    if _sizes.pop(address, None) is not None:
-        _starts.remove(address)
+    global _buffers
+    with _lock:
+        starts, sizes = _buffers
+        if address in sizes:
+            _buffers = [s for s in starts if s != address], {a: n for a, n in sizes.items() if a != address}
 
 
 def check(address: int, n_bytes: int, alignment: int) -> int:
@@ -42,9 +51,10 @@ def check(address: int, n_bytes: int, alignment: int) -> int:
     address = int(address)
     if address % alignment:
         raise MemoryError(f"misaligned {n_bytes}-byte access at {address:#x}")
-    index = bisect.bisect_right(_starts, address) - 1
+    starts, sizes = _buffers
+    index = bisect.bisect_right(starts, address) - 1
     # A buffer may hold another, and one that was not forgotten may lie inside one that took its memory: look on below.
-    while index >= 0 and address + n_bytes > _starts[index] + _sizes[_starts[index]]:
+    while index >= 0 and address + n_bytes > starts[index] + sizes[starts[index]]:
         index -= 1
     if index < 0:
         raise MemoryError(f"{n_bytes} bytes at {address:#x} lie outside every buffer")

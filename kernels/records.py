@@ -168,6 +168,12 @@ CALL_WIRE: Final = 60
 """Address of the wire record, 0 where no message leaves the node."""
 CALL_STREAM: Final = 61
 """1: results go past the caches, where they do not overwrite what was just read."""
+CALL_DEVICE: Final = 62
+"""Bytes of a slot in device memory, where the arrays are; 0: everything is in host memory."""
+CALL_LAUNCHED: Final = 63
+"""Bits: the kernel of the instruction that the call stands at has been launched; some kernel may not be done."""
+LAUNCHED_THIS: Final = 1
+LAUNCHED_PENDING: Final = 2
 CALL_WORDS: Final = 64
 
 PHASE_START: Final = 0
@@ -296,3 +302,4 @@ ABORTED: Final = 2
 MISMATCH: Final = 3
 ATTACH: Final = 4
 LOWER: Final = 5
+LAUNCH: Final = 6

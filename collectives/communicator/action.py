@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from multiring.collectives.arrays import View, address_of
 from multiring.collectives.communicator.contract import Executor, Invocation, Span
+from multiring.collectives.dlpack import strided_array
 from multiring.errors import MismatchError
 
 __all__ = ["Action", "CollectiveAction", "FunctionAction", "SequenceAction", "TransferAction"]
@@ -29,9 +30,11 @@ class Action:
         The arrays, kept alive as long as the action.
     before, after : list of (destination, source)
         Copies of arrays that no peer can use as they are: packed before, written back after, once each.
+    move : callable
+        ``move(destination, source)``: numpy's copy, or the device's.
     """
 
-    __slots__ = ("after", "before", "held", "name", "result")
+    __slots__ = ("after", "before", "held", "move", "name", "result")
 
     def __init__(self, name: str, result: Any, held: tuple[Any, ...] = ()) -> None:
         self.name = name
@@ -39,12 +42,14 @@ class Action:
         self.held = held
         self.before: list[Copy] = []
         self.after: list[Copy] = []
+        self.move: Callable[[NDArray[Any], NDArray[Any]], None] = np.copyto
 
     def pack(self, view: View) -> int:
         """Return an address that holds a view's elements in C order once :attr:`before` is done."""
         if view.direct:
             return view.address
-        packed = np.empty(view.shape, view.array.dtype)
+        packed, kept = view.packed()
+        self.held += (kept,)
         self.before.append((packed, view.array))
         return address_of(packed)
 
@@ -52,7 +57,8 @@ class Action:
         """Return an address whose elements, in C order, are a view's once :attr:`after` is done."""
         if view.direct:
             return view.address
-        packed = np.empty(view.shape, view.array.dtype)
+        packed, kept = view.packed()
+        self.held += (kept,)
         self.after.append((view.array, packed))
         return address_of(packed)
 
@@ -68,10 +74,10 @@ class Action:
     def run(self) -> None:
         """Pack, do, write back."""
         for destination, source in self.before:
-            destination[...] = source
+            self.move(destination, source)
         self.do()
         for destination, source in self.after:
-            destination[...] = source
+            self.move(destination, source)
 
     def do(self) -> None:
         """Move the data: a subclass's."""
@@ -105,7 +111,7 @@ class CollectiveAction(Action):
 class TransferAction(Action):
     """Sends and receives that progress together."""
 
-    __slots__ = ("executor", "receives", "sends", "timeout_s")
+    __slots__ = ("executor", "receives", "sends", "streams", "timeout_s")
 
     def __init__(
         self, name: str, result: Any, held: tuple[Any, ...], executor: Executor, timeout_s: float | None
@@ -114,6 +120,7 @@ class TransferAction(Action):
         self.executor = executor
         self.sends: list[Span] = []
         self.receives: list[Span] = []
+        self.streams: tuple[int, ...] = ()
         self.timeout_s = timeout_s
 
     @classmethod
@@ -128,6 +135,8 @@ class TransferAction(Action):
             whole.after += part.after
             whole.sends += part.sends
             whole.receives += part.receives
+            whole.streams = tuple(dict.fromkeys((*whole.streams, *part.streams)))
+            whole.move = part.move
         return whole
 
     def do(self) -> None:
@@ -139,7 +148,9 @@ class TransferAction(Action):
             self._copy_own(own_sends, own_receives)
         sends = [s for s in self.sends if s[3] != rank]
         receives = [r for r in self.receives if r[3] != rank]
-        if len(sends) == 1 and not receives:
+        if executor.on_device is not None:
+            executor.on_device.exchange_on_device(sends, receives, self.timeout_s, self.streams)
+        elif len(sends) == 1 and not receives:
             executor.send(*sends[0], self.timeout_s)
         elif len(receives) == 1 and not sends:
             executor.recv(*receives[0], self.timeout_s)
@@ -153,10 +164,11 @@ class TransferAction(Action):
                 f"rank {self.executor.rank} to itself: sends {[(s[1], s[2].name) for s in sends]}, "
                 f"receives {[(r[1], r[2].name) for r in receives]} (elements, dtype); wanted equal lists"
             )
-        import ctypes
-
         for (source, count, dtype, _), (destination, *_rest) in zip(sends, receives, strict=True):
-            ctypes.memmove(destination, source, count * dtype.itemsize)
+            there, here = (
+                strided_array(a, (count,), None, dtype, writable=True, owner=None) for a in (destination, source)
+            )
+            self.move(there, here)
 
 
 class SequenceAction(Action):

@@ -13,8 +13,9 @@ import numpy as np
 from multiring.collectives.arrays import View, address_of
 from multiring.collectives.communicator.action import Action, FunctionAction, SequenceAction
 from multiring.collectives.communicator.build import action_of
-from multiring.collectives.communicator.check import output_view, overlap
+from multiring.collectives.communicator.check import input_view, output_view, overlap, require_device
 from multiring.collectives.communicator.contract import Executor
+from multiring.collectives.communicator.device_action import bind_streams, streams_of
 from multiring.collectives.communicator.options import timeout_of
 from multiring.collectives.request import Request
 from multiring.errors import ArgumentError, ArgumentTypeError, MismatchError, MultiringError
@@ -89,16 +90,16 @@ class BucketStore:
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self._buffers: dict[DType, np.ndarray[Any, Any]] = {}
+        self._buffers: dict[DType, View] = {}
         self._agreed: set[int] = set()
 
-    def buffer(self, dtype: DType, count: int) -> np.ndarray[Any, Any]:
+    def buffer(self, dtype: DType, count: int) -> View:
         """Return symmetric memory of ``count`` elements."""
         found = self._buffers.get(dtype)
         if found is None or found.size < count:
-            found = self._executor.empty((count,), dtype)
+            found = input_view(NAME, "buffer", self._executor.empty((count,), dtype))
             self._buffers[dtype] = found
-        return found[:count]
+        return found.part(found.array[:count])
 
     def build(self, arrays: Any, **options: Any) -> Action:
         """Build an all_reduce of many arrays."""
@@ -128,13 +129,18 @@ class BucketStore:
                 in_place=True,
                 method=NAME,
             )
-        buffer = self.buffer(bucket.dtype, bucket.count)
-        whole = View(buffer, buffer, bucket.dtype)
+        whole = self.buffer(bucket.dtype, bucket.count)
+        for view in views:
+            require_device(executor, NAME, "arrays", view)
+        streams = streams_of(executor, NAME, options.get("stream"), *views)
+        if streams:
+            options = {**options, "stream": streams[0]}
         action = action_of(
             executor, "all_reduce", whole, whole, bucket.count, options, reduces=True, in_place=True, method=NAME
         )
+        bind_streams(executor, action, streams)  # the copies come after what is in any of them
         for start, view in zip(bucket.starts, views, strict=True):
-            place = buffer[start : start + view.size].reshape(view.shape)
+            place = whole.array[start : start + view.size].reshape(view.shape)
             action.before.append((place, view.array))
             action.after.append((view.array, place))
         return action

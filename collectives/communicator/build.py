@@ -12,18 +12,21 @@ from multiring.collectives.communicator.check import (
     input_view,
     output_view,
     refuse_overlap,
+    require_device,
     require_dtype,
     require_size,
     same_memory,
     shard,
 )
-from multiring.collectives.communicator.contract import Executor
+from multiring.collectives.communicator.contract import Executor, Invocation
+from multiring.collectives.communicator.device_action import InStreams, bind_streams, streams_of
 from multiring.collectives.communicator.options import (
     index_of,
     request_of,
     root_of,
     timeout_of,
 )
+from multiring.collectives.device_view import device_view_of
 from multiring.errors import ArgumentError, ArgumentTypeError
 from multiring.kernels.dtypes import numpy_dtype
 
@@ -69,10 +72,19 @@ def action_of(
         What errors call it, where that is another name than the collective's.
     """
     view = cast(View, x if x is not None else out)
+    name = method or collective
+    for what, array in (("x", x), ("out", out)):
+        require_device(executor, name, what, array)
     request = request_of(executor, collective, view.dtype, options, reduces=reduces, root=root, method=method)
-    limit_s = timeout_of(method or collective, options.get("timeout"))
-    invocation = executor.prepare(request, count, counts)
+    limit_s = timeout_of(name, options.get("timeout"))
+    streams = streams_of(executor, name, options.get("stream"), x, out)
+    invocation: Invocation
+    if executor.on_device is not None:
+        invocation = InStreams(executor.on_device.prepare_on_device(request, count, counts), streams)
+    else:
+        invocation = executor.prepare(request, count, counts)
     action = CollectiveAction(collective, result, (x, out, result), invocation, limit_s)
+    bind_streams(executor, action, streams)
     if in_place:
         action.x_address = action.out_address = action.pack_in_place(view)
     else:
@@ -80,6 +92,8 @@ def action_of(
             action.x_address = action.pack(x)
         if out is not None:
             action.out_address = action.unpack(out)
+    if executor.on_device is not None and (options.get("check") or options.get("async_op")):
+        return SequenceAction(collective, result, [action, FunctionAction("finish", executor.on_device.finish)])
     if options.get("check"):
         return SequenceAction(collective, result, [action, FunctionAction("check", executor.check)])
     return action
@@ -87,6 +101,10 @@ def action_of(
 
 def new_array(executor: Executor, shape: tuple[int, ...], like: View) -> View:
     """Return the view of a new C-ordered array: symmetric if ``like`` is."""
+    if like.on_device:
+        require_device(executor, "out", "x", like)
+        # Ordinary device memory has no owner that would be the caller's library: symmetric memory has.
+        return device_view_of(executor.empty(shape, like.dtype))
     if like.nbytes and executor.is_symmetric(like.address, like.nbytes):
         array = executor.empty(shape, like.dtype)
     else:

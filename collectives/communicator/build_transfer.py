@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from multiring.collectives.arrays import View
 from multiring.collectives.communicator.action import TransferAction
-from multiring.collectives.communicator.check import input_view, output_view, refuse_overlap
+from multiring.collectives.communicator.check import input_view, output_view, refuse_overlap, require_device
 from multiring.collectives.communicator.contract import Executor
+from multiring.collectives.communicator.device_action import bind_streams, streams_of
 from multiring.collectives.communicator.options import PeerOptions, check_names, root_of, timeout_of
 from multiring.errors import ArgumentError
 
@@ -16,10 +18,15 @@ _KNOWN = frozenset(PeerOptions.__annotations__)
 
 
 def _action(
-    executor: Executor, name: str, result: Any, held: tuple[Any, ...], options: dict[str, Any]
+    executor: Executor, name: str, result: Any, held: tuple[View, ...], options: dict[str, Any]
 ) -> TransferAction:
     check_names(name, options, _KNOWN)
-    return TransferAction(name, result, held, executor, timeout_of(name, options.get("timeout")))
+    for view in held:
+        require_device(executor, name, "x", view)
+    action = TransferAction(name, result, held, executor, timeout_of(name, options.get("timeout")))
+    action.streams = streams_of(executor, name, options.get("stream"), *held)
+    bind_streams(executor, action, action.streams)
+    return action
 
 
 def _peer(executor: Executor, name: str, value: Any, what: str, alone: bool) -> int:

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from multiring.collectives.arrays import View, may_overlap_itself, view_of
+from multiring.collectives.communicator.contract import Executor
 from multiring.collectives.communicator.options import index_of
+from multiring.collectives.device_view import device_view_of, is_on_device
 from multiring.errors import ArgumentError, ArgumentTypeError
 
 WORK: Any = 10_000
@@ -17,10 +19,12 @@ WORK: Any = 10_000
 
 __all__ = [
     "counts_of",
+    "host_output_view",
     "input_view",
     "matrix_of",
     "output_view",
     "refuse_overlap",
+    "require_device",
     "require_dtype",
     "require_size",
     "same_memory",
@@ -39,13 +43,45 @@ def shard(count: int, size: int, rank: int) -> tuple[int, int]:
 
 
 def input_view(collective: str, name: str, x: Any) -> View:
-    """Return the view of an array that is read."""
+    """Return the view of an array that is read, in host or CUDA memory."""
     if x is None:
         raise ArgumentTypeError(f"{collective}: {name}: got None, wanted an array")
+    if not isinstance(x, (np.ndarray, np.generic)) and is_on_device(x):
+        return device_view_of(x, f"{collective}: {name}")
     return view_of(x, f"{collective}: {name}")
 
 
-def output_view(collective: str, name: str, x: Any) -> View:
+def require_device(executor: Executor, collective: str, name: str, view: View | None) -> None:
+    """Refuse an array that is not where the communicator's arrays are.
+
+    Raises
+    ------
+    ArgumentTypeError
+    """
+    device = executor.on_device
+    if view is None or view.on_device == (device is not None):
+        if view is not None and device is not None and view.size:
+            device.check_here(f"{collective}: {name}", view.address)
+        return
+    kind = type(view.object).__name__
+    if view.on_device:
+        raise ArgumentTypeError(
+            f"{collective}: {name}: got {kind} in CUDA memory on a communicator of device 'host', wanted an array in "
+            "host memory; copy the array to the host, or make the communicator with multiring.init(device='cuda')"
+        )
+    raise ArgumentTypeError(
+        f"{collective}: {name}: got {kind} in host memory on a communicator of device 'cuda', wanted an array in CUDA "
+        "memory; copy it with cupy.asarray(...), make it with comm.empty, or use a communicator of "
+        "multiring.init(device='host')"
+    )
+
+
+def host_output_view(collective: str, name: str, x: Any) -> View:
+    """Return the view of an array in host memory that is written."""
+    return output_view(collective, name, x, host=True)
+
+
+def output_view(collective: str, name: str, x: Any, *, host: bool = False) -> View:
     """Return the view of an array that is written.
 
     Raises
@@ -53,7 +89,7 @@ def output_view(collective: str, name: str, x: Any) -> View:
     ArgumentError
         If it cannot be.
     """
-    view = input_view(collective, name, x)
+    view = view_of(x, f"{collective}: {name}") if host else input_view(collective, name, x)
     if not view.writable:
         what = "a numpy scalar, which is read-only" if isinstance(x, np.generic) else "a read-only array"
         raise ArgumentError(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from multiring.collectives.communicator.action import Action, FunctionAction
 from multiring.collectives.communicator.buckets import BucketStore
-from multiring.collectives.communicator.check import input_view, shape_of
+from multiring.collectives.communicator.check import input_view, require_device, shape_of
 from multiring.collectives.communicator.contract import Executor
 from multiring.collectives.communicator.engine import Engine
 from multiring.collectives.communicator.moving import Moving
@@ -134,7 +134,8 @@ class Communicator(Reducing, Moving, Transferring, Planning):
         Returns
         -------
         ndarray
-            C-ordered, 64-byte aligned. Local: ranks need not agree; freed by Python's collector.
+            C-ordered, 64-byte aligned; CuPy's if :attr:`device` is ``"cuda"``. Local: ranks need not agree; freed by
+            Python's collector.
 
         Raises
         ------
@@ -161,11 +162,14 @@ class Communicator(Reducing, Moving, Transferring, Planning):
         """
         self._engine.require_open()
         view = input_view("register", "x", x)
-        if view.contiguous and self._engine.executor.is_symmetric(view.address, view.nbytes):
+        executor = self._engine.executor
+        require_device(executor, "register", "x", view)
+        if view.contiguous and executor.is_symmetric(view.address, view.nbytes):
             return x
+        kind = "host memory" if executor.device == "host" else "device memory of another library"
         raise ArgumentError(
             f"register: got an array of {view.nbytes} bytes in this process's own memory, wanted symmetric memory: "
-            f"host memory cannot be made symmetric afterwards; use comm.empty({view.shape}, {view.dtype.name!r}) "
+            f"{kind} cannot be made symmetric afterwards; use comm.empty({view.shape}, {view.dtype.name!r}) "
             "and copy into it, or "
             "pass x as it is (copied)"
         )

@@ -10,7 +10,7 @@ from multiring.collectives.request import Request
 from multiring.collectives.schedules.explanation import Explanation
 from multiring.kernels.dtypes import DType
 
-__all__ = ["Executor", "Invocation", "Span"]
+__all__ = ["DeviceCall", "Executor", "Invocation", "OnDevice", "Span"]
 
 Span = tuple[int, int, DType, int]
 """One message: (address, elements, element type, peer)."""
@@ -21,6 +21,37 @@ class Invocation(Protocol):
 
     def run(self, x_address: int, out_address: int, timeout_s: float | None = None) -> None:
         """Run and wait for the end; equal addresses mean in place, address 0 that this rank has no such array."""
+
+
+class DeviceCall(Protocol):
+    """An invocation on arrays in device memory, in the order of streams."""
+
+    def run(
+        self, x_address: int, out_address: int, timeout_s: float | None = None, streams: tuple[int, ...] = (0,)
+    ) -> None:
+        """Run it in the first stream, after what is in the others."""
+
+
+class OnDevice(Protocol):
+    """What an executor can do with arrays in device memory."""
+
+    def prepare_on_device(self, request: Request, count: int, counts: tuple[int, ...] | None = None) -> DeviceCall:
+        """Return the invocation of a request on arrays in device memory."""
+        ...
+
+    def exchange_on_device(
+        self, sends: list[Span], receives: list[Span], timeout_s: float | None, streams: tuple[int, ...]
+    ) -> None:
+        """Send and receive arrays in device memory."""
+
+    def copy_on_device(self, destination: Any, source: Any, streams: tuple[int, ...]) -> None:
+        """Copy between two arrays of any layout in device memory, given by their shadows."""
+
+    def finish(self) -> None:
+        """Wait until this rank's kernels are done, and raise what went wrong in them."""
+
+    def check_here(self, name: str, address: int) -> None:
+        """Refuse an array on another GPU."""
 
 
 class Executor(Protocol):
@@ -64,6 +95,11 @@ class Executor(Protocol):
     @property
     def device(self) -> str:
         """``"host"`` or ``"cuda"``."""
+        ...
+
+    @property
+    def on_device(self) -> OnDevice | None:
+        """What works on the caller's arrays if ``device`` is ``"cuda"``; None on the host."""
         ...
 
     @property

@@ -27,6 +27,9 @@ class PeerOptions(TypedDict, total=False):
     """Seconds until :class:`~multiring.CollectiveTimeout`, above 0 and at most 1e9; None: the communicator's."""
     async_op: bool
     """Return a :class:`~multiring.Work` at once."""
+    stream: Any
+    """The CUDA stream that the arrays are ready in and the result is wanted in: a handle, or an object of CuPy, torch
+    or another library. None: the arrays' own stream, as far as they say. Only for arrays in CUDA memory."""
 
 
 class MoveOptions(PeerOptions, total=False):

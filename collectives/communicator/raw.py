@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from multiring.collectives.communicator.action import CollectiveAction, TransferAction
+from multiring.collectives.communicator.device_action import InStreams, bind_streams, streams_of
 from multiring.collectives.communicator.engine import Engine
 from multiring.collectives.communicator.options import index_of, root_of
 from multiring.collectives.request import Request
@@ -56,11 +57,12 @@ _SHAPES = {
 class Raw:
     """Every collective on plain addresses.
 
-    Addresses are those of C-contiguous, aligned host memory that the caller keeps alive; they are not checked.
+    Addresses are those of C-contiguous, aligned memory, on the communicator's device, that the caller keeps alive; they
+    are not checked.
     ``send_ptr == recv_ptr`` and NCCL's positions are in place. Counts are NCCL's: elements of the array for all_reduce,
     reduce and broadcast; elements of one rank's share for all others. ``dtype`` and ``op`` are codes (NCCL's, see
-    :data:`multiring.kernels.dtypes.DTYPES` and :data:`multiring.kernels.operations.OPERATIONS`) or names. ``stream`` is
-    0 on the host.
+    :data:`multiring.kernels.dtypes.DTYPES` and :data:`multiring.kernels.operations.OPERATIONS`) or names. ``stream``
+    is 0 on the host, and a CUDA stream's handle, or an object that has one, on GPUs.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -176,8 +178,8 @@ class Raw:
         invocation = None
         if type(send_ptr) is type(recv_ptr) is int and 0 <= send_ptr < 1 << 63 and 0 <= recv_ptr < 1 << 63:
             with suppress(TypeError):  # what cannot be hashed is refused below
-                invocation = self._invocations.get((name, count, dtype, op, root))
-        if invocation is None or stream:
+                invocation = self._invocations.get((name, count, dtype, op, root, stream))
+        if invocation is None:
             invocation, send_ptr, recv_ptr = self._prepare(name, send_ptr, recv_ptr, count, dtype, op, root, stream)
         gate = self._engine.gate
         taken, gate.idle = gate.idle, False
@@ -200,7 +202,7 @@ class Raw:
         engine.require_open()
         executor = engine.executor
         try:
-            _refuse_stream(name, stream)
+            streams = streams_of(executor, name, stream)
             send_ptr, recv_ptr = _address(name, "send_ptr", send_ptr), _address(name, "recv_ptr", recv_ptr)
             element, elements = _dtype(name, dtype), index_of(name, "count", count)
             if elements < 0:
@@ -212,29 +214,29 @@ class Raw:
             if name not in ("all_reduce", "reduce", "broadcast", "barrier"):
                 elements *= executor.size
             request = Request(name, element, operation, root_of(executor, name, root))
-            invocation = executor.prepare(request, elements)
-            hash((dtype, op))
+            invocation: Any
+            if executor.on_device is not None and name != "barrier":
+                invocation = InStreams(executor.on_device.prepare_on_device(request, elements), streams)
+            else:
+                invocation = executor.prepare(request, elements)
+            hash((dtype, op, stream))
         except BaseException:
             engine.refuse()
             raise
         if len(self._invocations) >= 1024:
             self._invocations.clear()
-        self._invocations[name, count, dtype, op, root] = invocation
+        self._invocations[name, count, dtype, op, root, stream] = invocation
         return invocation, send_ptr, recv_ptr
 
     def _transfer(self, name: str, address: int, count: int, dtype: Any, peer: int, stream: int) -> None:
         executor = self._engine.executor
-        _refuse_stream(name, stream)
         action = TransferAction(name, None, (), executor, None)
+        action.streams = streams_of(executor, name, stream)
+        bind_streams(executor, action, action.streams)
         elements, to = index_of(name, "count", count), root_of(executor, name, peer, "peer")
         span = (_address(name, f"{name}_ptr", address), elements, _dtype(name, dtype), to)
         (action.sends if name == "send" else action.receives).append(span)
         self._engine.launch(action)
-
-
-def _refuse_stream(name: str, stream: int) -> None:
-    if stream:
-        raise ArgumentError(f"{name}: stream: got {stream}, wanted 0: host memory has no streams")
 
 
 def _address(name: str, what: str, value: Any) -> int:

@@ -185,6 +185,11 @@ class Context:
         A pidfd of each rank; -1 for this one, or where there is none.
     ranks : sequence of int, optional
         What the communicator calls the ranks of this node, then those of the others. By default all are here.
+
+    Attributes
+    ----------
+    link : str
+        What data goes over, for messages.
     """
 
     def __init__(
@@ -199,6 +204,7 @@ class Context:
         ranks: Sequence[int] | None = None,
     ) -> None:
         self.layout = layout
+        self.link = "shared memory"
         self.ranks = list(ranks or range(layout.n_ranks))
         self.member_of = {r: member for member, r in enumerate(self.ranks)}
         """What this node calls a rank of the communicator; those of other nodes come after its own."""
@@ -248,6 +254,11 @@ class Context:
     def memory(self) -> list[NDArray[np.int64]]:
         """The private arrays that the record consists of."""
         return [self.words, self._peers, self._descriptors, self._timespec, self._ranks]
+
+    def replace_peers(self, peer_bases: list[NDArray[np.int64]]) -> None:
+        """Use other tables of segment addresses: those of the ranks' GPUs."""
+        self._keep.append(peer_bases)
+        self._peers[:] = [b.ctypes.data for b in peer_bases]
 
     @property
     def epoch(self) -> int:

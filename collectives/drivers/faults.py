@@ -56,7 +56,15 @@ from multiring.kernels.records import (
     SIGNATURE_REFUSED,
 )
 
-__all__ = ["abort_error", "describe_signature", "far_mismatch_error", "mismatch_error", "signature_of"]
+__all__ = [
+    "DEVICE_MARK",
+    "abort_error",
+    "describe_signature",
+    "disagreement",
+    "far_mismatch_error",
+    "mismatch_error",
+    "signature_of",
+]
 
 _COLLECTIVE_NAMES = {p.code: name for name, p in COLLECTIVES.items()}
 _DTYPE_NAMES = {d.code: d.name for d in DTYPES.values()}
@@ -70,6 +78,9 @@ _KINDS: dict[str, type[MultiringError]] = {
     kind.__name__: kind for kind in (MismatchError, PeerLostError, CollectiveTimeout, CommunicatorClosed)
 }
 """Errors that nodes tell each other of."""
+
+DEVICE_MARK = 0xA5A5A5
+"""Changes the plan's bits of a signature: a call on the device is none on the host, whatever else is equal."""
 
 # A signature from its lowest bits: what it compares, and how many bits it takes.
 _FIELDS = (
@@ -141,6 +152,23 @@ def mismatch_error(context: Context, epoch: int, rank: int, plan: Plan | None = 
         r: (int(line[ARRIVAL_SIGNATURE]), int(line[ARRIVAL_COUNT]))
         for r, line in zip(context.ranks, lines, strict=False)
     }
+    return disagreement(calls, epoch, rank, plan)
+
+
+def disagreement(calls: dict[int, tuple[int, int]], epoch: int, rank: int, plan: Plan | None = None) -> MultiringError:
+    """Return the error of calls that differ.
+
+    Parameters
+    ----------
+    calls : dict of int to (int, int)
+        By rank: signature and count.
+    epoch : int
+        The call's number.
+    rank : int
+        This rank.
+    plan : Plan, optional
+        Of its call.
+    """
     closed = [r for r, (s, _) in calls.items() if s == SIGNATURE_CLOSED]
     if closed:
         return CommunicatorClosed(
@@ -200,7 +228,8 @@ def _algorithms_by_hash(plan: Plan | None) -> dict[str, str]:
             other = Choice(build(name, schedule.collective, schedule.n_ranks), name, "", ())
         except ArgumentError:
             continue  # It cannot be built for this many ranks, so no rank has it.
-        names[f"{Plan(plan.request, other, plan.rank, plan.n_slots, plan.nodes).hash(None):06x}"] = name
+        hashed = Plan(plan.request, other, plan.rank, plan.n_slots, plan.nodes).hash(None)
+        names[f"{hashed:06x}"] = names[f"{hashed ^ DEVICE_MARK:06x}"] = name
     return names
 
 
@@ -289,7 +318,7 @@ def _position(report: NDArray[np.int64], reporter: int, plan: Plan | None, conte
         algorithm = f" ({plan.choice.algorithm})" if plan is not None else ""
         return (
             f"rank {reporter} waits in {call}{algorithm} at {stage} for chunk {chunk}, slice {piece}, from rank {peer}"
-            f" over {'shared memory' if _is_here(context, peer) else 'MPI'}"
+            f" over {context.link if _is_here(context, peer) else 'MPI'}"
         )
     if phase == PHASE_EXIT:
         return f"rank {reporter} waits at the end of {call} for rank {peer} to be done with its arrays"

@@ -6,7 +6,6 @@ arrays lie as (segment, offset), and peers map a segment the first time they mee
 
 from __future__ import annotations
 
-import bisect
 import ctypes
 import os
 import threading
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import words_at
+from multiring.collectives.drivers.free_list import FreeList
 from multiring.collectives.drivers.room import available_bytes
 from multiring.collectives.drivers.segment import PAGE_BYTES, Segment
 from multiring.errors import ArgumentError, SharedMemoryError
@@ -27,49 +27,6 @@ MAX_SEGMENTS = 64
 FIRST_SEGMENT_BYTES = 16 << 20
 ALIGNMENT_BYTES = 64
 _DIRECTORY_WORDS = 1 + 2 * MAX_SEGMENTS
-
-
-class _FreeList:
-    """The free ranges of one segment, by first fit; neighbours are joined."""
-
-    def __init__(self, n_bytes: int) -> None:
-        self.starts = [0]
-        self.sizes = {0: n_bytes}
-
-    def take(self, n_bytes: int, alignment: int) -> int | None:
-        for start in self.starts:
-            first = -(-start // alignment) * alignment
-            rest = start + self.sizes[start] - (first + n_bytes)
-            if rest >= 0:
-                self._remove(start)
-                if first > start:
-                    self._insert(start, first - start)
-                if rest:
-                    self._insert(first + n_bytes, rest)
-                return first
-        return None
-
-    def give(self, start: int, n_bytes: int) -> None:
-        index = bisect.bisect_left(self.starts, start)
-        if index < len(self.starts) and self.starts[index] == start + n_bytes:
-            following = self.starts[index]
-            n_bytes += self.sizes[following]
-            self._remove(following)
-        if index > 0:
-            before = self.starts[index - 1]
-            if before + self.sizes[before] == start:
-                n_bytes += self.sizes[before]
-                self._remove(before)
-                start = before
-        self._insert(start, n_bytes)
-
-    def _insert(self, start: int, n_bytes: int) -> None:
-        bisect.insort(self.starts, start)
-        self.sizes[start] = n_bytes
-
-    def _remove(self, start: int) -> None:
-        self.starts.remove(start)
-        del self.sizes[start]
 
 
 class Heap:
@@ -93,7 +50,7 @@ class Heap:
         self.table: NDArray[np.int64] = np.zeros(_DIRECTORY_WORDS, dtype=np.int64)
         self.bases: NDArray[np.int64] = np.zeros(MAX_SEGMENTS, dtype=np.int64)
         self._segments: list[Segment] = []
-        self._free: list[_FreeList] = []
+        self._free: list[FreeList] = []
         self._lock = threading.RLock()
         self._pid = os.getpid()
         self._returned: list[tuple[int, int, int, int]] = []
@@ -172,7 +129,7 @@ class Heap:
                 raise
             segment = Segment.create(size, "symmetric heap")
         self._segments.append(segment)
-        self._free.append(_FreeList(segment.n_bytes))
+        self._free.append(FreeList(segment.n_bytes))
         self.table[1 + 2 * index : 3 + 2 * index] = segment.address, segment.n_bytes
         self.bases[index] = segment.address
         self._directory[1 + 2 * index : 3 + 2 * index] = segment.descriptor, segment.n_bytes

@@ -155,12 +155,15 @@ class SharedMemory:
         try:
             peer_heap(facts["pid"], facts["directory"], facts["token"]).attach(segment)
         except SharedMemoryError:
-            # A process loses its files a moment before its end can be seen.
-            watch = select.poll()
-            watch.register(self._descriptors[rank], select.POLLIN)
-            if watch.poll(END_VISIBLE_MS):
+            if self.has_ended(rank):
                 raise PeerLostError(f"rank {self.ranks[rank]} ended before its symmetric arrays were mapped") from None
             raise
+
+    def has_ended(self, rank: int, patience_ms: int = END_VISIBLE_MS) -> bool:
+        """Whether a peer's process has ended; it loses its files and memory a moment before that can be seen."""
+        watch = select.poll()
+        watch.register(self._descriptors[rank], select.POLLIN)
+        return bool(watch.poll(patience_ms))
 
     def close(self) -> None:
         """Stop watching the peers. The memory goes when nothing refers to it any more."""

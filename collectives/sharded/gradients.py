@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from multiring.collectives.arrays import View, view_of
-from multiring.collectives.communicator.check import input_view
 from multiring.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["Gradients"]
@@ -61,7 +60,7 @@ class Gradients:
         if type(gradient) is np.ndarray:
             view = view_of(gradient, f"grads[{self.names[tensor]!r}]")
         else:
-            view = input_view("step", f"grads[{self.names[tensor]!r}]", gradient)
+            view = view_of(gradient, f"step: grads[{self.names[tensor]!r}]")
         if view.dtype.kind != "float":
             raise ArgumentTypeError(
                 f"step: grads[{self.names[tensor]!r}]: got {view.dtype.name}, wanted a floating-point type"

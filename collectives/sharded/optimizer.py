@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multiring.collectives.arrays import View
-from multiring.collectives.communicator.check import output_view
+from multiring.collectives.communicator.check import host_output_view
 from multiring.collectives.sharded.accumulate import Accumulator
 from multiring.collectives.sharded.agree import agree
 from multiring.collectives.sharded.arguments import (
@@ -115,7 +115,14 @@ class ShardedOptimizer:
         listed = list(params.values()) if isinstance(params, Mapping) else list(params)
         names = [str(name) for name in params] if isinstance(params, Mapping) else [str(i) for i in range(len(listed))]
         self.names = tuple(names)
-        self.views = [output_view("ShardedOptimizer", f"params[{n!r}]", p) for n, p in zip(names, listed, strict=True)]
+        self.views = [
+            host_output_view("ShardedOptimizer", f"params[{n!r}]", p) for n, p in zip(names, listed, strict=True)
+        ]
+        if comm.device != "host":
+            raise ArgumentError(
+                f"ShardedOptimizer: comm: got a communicator of device {comm.device!r}, wanted one of"
+                " multiring.init(device='host'): updates on GPUs are not built yet"
+            )
         check_parameters(self.views, self.names)
         check_settings(rule, master, 1 if bucket_bytes is None else bucket_bytes, clip_norm, norm, order, accumulation)
         self.shapes = [view.shape for view in self.views]

@@ -169,6 +169,8 @@ def _step_kernel(kind: str, spec: StepSpec, make: Callable[..., Callable[..., No
     parts = {"dtype": spec.dtype, "wire": spec.wire, "operation": operation or "none"}
     if spec.operation is not None:
         parts["accumulate"] = accumulate_of(spec.wire, spec.accumulate)
+    if spec.staged:
+        parts["staged"] = "all"
     tile = max(Shape(what, THREADS).tile for what in spec.arithmetic().values())
     kept = operation is None or operation.function is None
     # One block for each processor: the loops of all kinds side by side take more registers than one of them.
@@ -228,7 +230,8 @@ def _steps() -> Iterator[Kernel]:
     ]
     for spec in (*plain, *sums, *others, *wired):
         yield fused_kernel(spec)
-    for spec in (plain[0], *sums, *wired[:2]):
+    staged = StepSpec(DTYPES["float32"], DTYPES["float32"], OPERATIONS["sum"], staged=True)
+    for spec in (plain[0], *sums, *wired[:2], staged):
         yield stepped_kernel(spec)
 
 

@@ -73,12 +73,15 @@ class StepSpec:
         None where nothing is reduced.
     accumulate : DType or None
         See :func:`multiring.kernels.kinds.accumulate_of`.
+    staged : bool
+        Whether everything passes through slots though the types do not ask for it: slots that a network reaches.
     """
 
     dtype: DType
     wire: DType
     operation: Reduction | None = None
     accumulate: DType | None = None
+    staged: bool = False
 
     @property
     def scaled(self) -> bool:
@@ -88,7 +91,7 @@ class StepSpec:
     @property
     def through_slots(self) -> bool:
         """Whether every value passes through a slot in the wire type."""
-        return self.scaled or self.wire != self.dtype
+        return self.scaled or self.staged or self.wire != self.dtype
 
     def arithmetic(self) -> dict[int, Arithmetic]:
         """Return the arithmetic of each kind of instruction that programs of this kind have."""

@@ -95,7 +95,7 @@ ERROR_SLICE: Final = 2
 ERROR_BLOCK: Final = 3
 ERROR_WORDS: Final = 4
 
-REASON_NO_PROGRAM: Final = 5
+REASON_NO_PROGRAM: Final = 16
 """The variant that the ranks agreed on was not lowered; after the host's reasons."""
-REASON_NOT_MAPPED: Final = 6
+REASON_NOT_MAPPED: Final = 17
 """A peer's array lies in a segment that is not mapped here."""

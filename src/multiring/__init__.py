@@ -14,6 +14,7 @@ from multiring.errors import (
     CheckpointError,
     CollectiveTimeout,
     CommunicatorClosed,
+    DeviceError,
     LaunchError,
     MismatchError,
     MultiringError,
@@ -37,6 +38,7 @@ __all__ = [
     "CollectiveTimeout",
     "Communicator",
     "CommunicatorClosed",
+    "DeviceError",
     "LaunchError",
     "MismatchError",
     "MultiringError",
@@ -80,7 +82,7 @@ def init(device: str = "auto", timeout: float = 300.0) -> Communicator:
     Parameters
     ----------
     device : str
-        ``"auto"``, ``"host"`` or ``"cuda"``.
+        Where the arrays of calls are: ``"host"``, ``"cuda"``, or ``"auto"``: on GPUs if every rank has one and CuPy.
     timeout : float
         Seconds that a call waits for its peers; above 0 and at most 1e9.
 

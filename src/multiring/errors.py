@@ -11,6 +11,7 @@ __all__ = [
     "CheckpointError",
     "CollectiveTimeout",
     "CommunicatorClosed",
+    "DeviceError",
     "LaunchError",
     "MismatchError",
     "MultiringError",
@@ -51,6 +52,10 @@ class LaunchError(MultiringError, RuntimeError):
 
 class SharedMemoryError(MultiringError, MemoryError):
     """Shared memory of the wanted size cannot be had."""
+
+
+class DeviceError(MultiringError, RuntimeError):
+    """A GPU or its driver refused a call."""
 
 
 class MismatchError(MultiringError, ValueError):

@@ -13,6 +13,7 @@ import pytest
 from multiring.bench import checks
 from multiring.bench.checks import Finding, State
 from multiring.bench.doctor import doctor
+from multiring.bench.gpu_checks import peer_findings
 
 
 def lines(*findings: Finding, monkeypatch: pytest.MonkeyPatch) -> click.testing.Result:
@@ -90,3 +91,18 @@ def test_little_memory_is_a_warning_that_names_the_cap(monkeypatch: pytest.Monke
     found = checks.memory()[0]
     assert found.state is State.WARNING
     assert "MULTIRING_HEAP_BYTES" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "text"),
+    [
+        ("1 []", State.OK, "1 GPU: nothing to reach"),
+        ("4 []", State.OK, "each of 4 GPUs reaches every other"),
+        ("3 [(0, 2), (1, 2)]", State.WARNING, "GPUs (0, 2), (1, 2) do not reach each other: what they exchange goes"),
+    ],
+)
+def test_peer_access_between_gpus(answer: str, state: State, text: str) -> None:
+    (found,) = peer_findings(answer + "\n")
+    assert found.state is state
+    assert text in found.found
+    assert bool(found.fix) == (state is State.WARNING)

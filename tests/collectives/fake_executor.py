@@ -212,6 +212,8 @@ class FakeInvocation:
 class FakeExecutor:
     """One rank's end of a :class:`World`."""
 
+    on_device = None
+
     def __init__(self, world: World, rank: int) -> None:
         self.world, self.rank, self.size = world, rank, world.size
         self.local_rank, self.local_size, self.node, self.n_nodes = rank, world.size, 0, 1

@@ -256,7 +256,7 @@ def test_peer_arguments_are_not_published(on_ranks: OnRanks) -> None:
                 (lambda: comm.send(x, 0), "send: peer: got 0, this rank itself"),
                 (lambda: comm.send_recv(x, other, x, other), "receive_array overlaps send_array"),
                 (lambda: comm.send_recv(x, 9, x, other), "send_recv: destination: got 9"),
-                (lambda: comm.send(x, 1, op="sum"), "send: got keyword 'op', wanted one of async_op, timeout"),
+                (lambda: comm.send(x, 1, op="sum"), "send: got keyword 'op', wanted one of async_op, stream, timeout"),
             ):
                 assert text in caught(call)[1]
         same(comm.all_reduce(np.ones(2)), np.full(2, 2.0))

@@ -171,11 +171,11 @@ def test_calls_in_a_row_in_plain_python(data: st.DataObject, seed: int, n_ranks:
 def test_a_node_forgets_its_memory() -> None:
     """Else a stale range would lie in the middle of a later array, and legal accesses be refused."""
     memory.register(scratch(), SCRATCH_BYTES)
-    before = list(memory._starts)
+    before = list(memory._buffers[0])
     node = InProcess(3, PythonHome(), layout=Layout(3, slot_bytes=256, eager_bytes=64))
-    assert len(memory._starts) > len(before)
+    assert len(memory._buffers[0]) > len(before)
     del node
-    assert memory._starts == before
+    assert memory._buffers[0] == before
 
 
 def test_ranks_that_wait_for_ever_are_reported() -> None:

@@ -17,6 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from multiring.collectives.drivers.device_records import (
+    CallFields,
+    ContextFields,
+    Slicing,
+    enter_variant,
+    operand_words,
+    spec_of,
+)
 from multiring.collectives.plan import Plan
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.algorithms import build
@@ -27,7 +35,7 @@ from multiring.kernels.cuda.catalog import fused_kernel, stepped_kernel
 from multiring.kernels.cuda.launch import Simulator
 from multiring.kernels.cuda.parts import StepSpec
 from multiring.kernels.dtypes import DTYPES, numpy_dtype
-from multiring.kernels.records import PROGRAM_N_PLACES, REFERENCE_SHIFT
+from multiring.kernels.records import REFERENCE_SHIFT
 
 N_SLOTS = 4
 POISON = 0xEE
@@ -113,32 +121,30 @@ class Ranks:
         self.states = [new(blocks * r.LINE_BYTES // 8, np.int64) for _ in range(size)]
         self.calls: list[NDArray[Any]] = []
         for rank in range(size):
-            context = new(r.DEVICE_WORDS, np.int64)
             segments = new(size, np.int64)
             segments[:] = [words(self._segment()) for _ in range(size)]
             tables = []
             for areas in (inboxes, progress, slots):
                 tables.append(new(size, np.int64))
                 tables[-1][:] = [words(area) for area in areas]
-            for field, value in (
-                (r.DEVICE_RANK, rank),
-                (r.DEVICE_SIZE, size),
-                (r.DEVICE_BLOCKS, blocks),
-                (r.DEVICE_BLOCK_SHIFT, blocks.bit_length() - 1),
-                (r.DEVICE_LIMIT_NS, limit_ms * 1_000_000),
-                (r.DEVICE_ERROR, words(self.errors[rank])),
-                (r.DEVICE_ABORT, words(self.aborts[rank])),
-                (r.DEVICE_STATE, words(self.states[rank])),
-                (r.DEVICE_INBOX, words(inboxes[rank])),
-                (r.DEVICE_INBOXES, words(tables[0])),
-                (r.DEVICE_PROGRESS, words(progress[rank])),
-                (r.DEVICE_PROGRESSES, words(tables[1])),
-                (r.DEVICE_SLOTS, words(tables[2])),
-                (r.DEVICE_SLOT_BYTES, slot_bytes),
-                (r.DEVICE_SLOT_MASK, N_SLOTS - 1),
-                (r.DEVICE_SEGMENTS, words(segments)),
-            ):
-                context[field] = value
+            fields = ContextFields(
+                rank=rank,
+                size=size,
+                blocks=blocks,
+                limit_ns=limit_ms * 1_000_000,
+                error=words(self.errors[rank]),
+                abort=words(self.aborts[rank]),
+                state=words(self.states[rank]),
+                inbox=words(inboxes[rank]),
+                inboxes=words(tables[0]),
+                progress=words(progress[rank]),
+                progresses=words(tables[1]),
+                slots=words(tables[2]),
+                slot_bytes=slot_bytes,
+                n_slots=N_SLOTS,
+                segments=words(segments),
+            )
+            context = self._copy(fields.words())
             self.calls.append(self._call(rank, context, where, visible, slot_bytes))
 
     def _segment(self) -> NDArray[Any]:
@@ -149,9 +155,6 @@ class Ranks:
 
     def _call(self, rank: int, context: Any, where: Any, visible: tuple[bool, bool], slot_bytes: int) -> NDArray[Any]:
         new, size = self.arena.array, self.size
-        chunks = new(where.chunks.size, np.int64)
-        chunks[:] = where.chunks.ravel()
-        operand_words = 2 * size + 2
         references = [
             (words(a) - self.arena.start if seen else -1) if elements >= 0 else -2
             for a, seen, elements in (
@@ -160,40 +163,36 @@ class Ranks:
             )
         ]
         assert all(reference < 1 << REFERENCE_SHIFT for reference in references)
-        call = new(r.CALL_WORDS, np.int64)
         scale = self.request.operation.scale if self.request.operation else 1.0
-        for field, value in (
-            (r.CALL_CONTEXT, words(context)),
-            (r.CALL_COUNT, self.count),
-            (r.CALL_SIGNATURE, 77),
-            (r.CALL_X, words(self.x[rank])),
-            (r.CALL_OUT, words(self.out[rank])),
-            (r.CALL_X_REFERENCE, references[0]),
-            (r.CALL_OUT_REFERENCE, references[1]),
-            (r.CALL_CHUNKS, words(chunks)),
-            (r.CALL_SCALE, int(np.float64(scale).view(np.int64))),
-            (r.CALL_RANKS, int(np.float64(size).view(np.int64))),
-            (r.CALL_BASES, words(new(2 * size * self.blocks, np.int64))),
-            (r.CALL_OPERANDS, words(new(operand_words * self.blocks, np.int64))),
-            (r.CALL_OPERAND_WORDS, operand_words),
-        ):
-            call[field] = value
+        fields = CallFields(
+            context=words(context),
+            count=self.count,
+            signature=77,
+            x=words(self.x[rank]),
+            out=words(self.out[rank]),
+            x_reference=references[0],
+            out_reference=references[1],
+            chunks=words(self._copy(where.chunks.ravel())),
+            scale=scale,
+            n_ranks=size,
+            bases=words(new(2 * size * self.blocks, np.int64)),
+            operands=words(new(operand_words(size) * self.blocks, np.int64)),
+        )
+        call = self._copy(fields.words())
         table = self.plans[rank].program(self.variant)
-        program = new(table.size, np.int64)
-        program[:] = table
-        places, wire = int(table[PROGRAM_N_PLACES]), self.request.wire_type.itemsize
-        piece = slot_bytes // (places * wire) & ~63 if places else max(where.longest, 1)
-        assert piece > 0, "the slots are too small"
-        at = r.CALL_VARIANTS + self.variant * r.VARIANT_WORDS
-        call[at + r.VARIANT_PROGRAM] = words(program)
-        call[at + r.VARIANT_SLICE] = piece
-        call[at + r.VARIANT_PLACE_BYTES] = piece * wire if places else 0
-        call[at + r.VARIANT_N_SLICES] = -(-where.longest // piece) if where.longest else 0
+        slicing = Slicing.of(table, where.longest, self.request.wire_type.itemsize, slot_bytes)
+        enter_variant(call, self.variant, words(self._copy(table)), slicing)
         return call
+
+    def _copy(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return a copy in the arena."""
+        copied = self.arena.array(values.size, np.int64)
+        copied[:] = values
+        return copied
 
     @property
     def spec(self) -> StepSpec:
-        return StepSpec(self.request.dtype, self.request.wire_type, self.request.operation, self.request.accumulate)
+        return spec_of(self.plans[0])
 
     def fused(self, rank: int, times: int = 1) -> None:
         """Run a rank's kernel; in a process of its own."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 import pytest
 
-from multiring.bench import gpu_cases, gpucheck
+import multiring as mr
+from multiring.bench import gpu_cases, gpu_ranks, gpucheck
+from multiring.collectives.device_view import device_view_of
 from multiring.kernels.cuda.launch import launcher
 from multiring.kernels.dtypes import DTYPES
 
@@ -49,6 +52,50 @@ def test_what_the_deadline_leaves_out_is_said() -> None:
 
 
 def test_main_prints_a_summary(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
-    assert gpucheck.main(["--only", "reduce sum int8", "--json", str(tmp_path / "g.json")]) == 0
+    assert gpucheck.main(["--ranks", "0", "--only", "reduce sum int8", "--json", str(tmp_path / "g.json")]) == 0
     assert "1 comparisons, 0 wrong, 0 not reached" in capsys.readouterr().out
     assert '"reduce sum int8": "ok"' in (tmp_path / "g.json").read_text()
+
+
+@pytest.mark.parametrize("mode", ["stepped", "fused"])
+def test_collectives_between_launched_ranks(mode: str) -> None:
+    found = gpucheck.check_ranks(mode, 2, (64,), 120.0)
+    assert "error" not in found, found
+    assert found["mode"] == mode
+    assert len(found["collectives"]) == 34
+    assert set(found["collectives"].values()) == {"ok"}
+    assert found["times_us"]["64"] > 0
+
+
+def test_ranks_that_cannot_start_are_wrong(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    found = gpucheck.check_ranks("quick", 1, (), 120.0)
+    assert "MULTIRING_CUDA_MODE: got 'quick', wanted fused or stepped" in found["error"]
+    monkeypatch.setattr(gpucheck, "check_ranks", lambda mode, *_: found if mode == "fused" else {"collectives": {}})
+    assert gpucheck.main(["--only", "reduce sum int8"]) == 1
+    assert "WRONG fused ranks: " in capsys.readouterr().out
+
+
+def test_results_that_differ_are_counted() -> None:
+    class Wrong:
+        """One rank whose sums are wrong."""
+
+        rank, size = 0, 1
+
+        def __init__(self, comm: Any) -> None:
+            self.comm = comm
+
+        def all_reduce(self, x: Any, **options: Any) -> Any:
+            self.comm.all_reduce(x, **options)
+            view = device_view_of(x)
+            ctypes.memset(view.address, 0x40, view.dtype.itemsize)
+            return x
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.comm, name)
+
+    with mr.init(device="cuda") as comm:
+        found = gpu_ranks.check_collectives(Wrong(comm), 10)
+    assert {n for n, text in found.items() if text == "1 of 10 elements differ"} == {
+        n for n in found if n.startswith("all_reduce")
+    }
+    assert found["broadcast int32 ordinary"] == "ok"
