@@ -86,7 +86,7 @@ def call(comm: mr.Communicator, shared: np.random.Generator, own: np.random.Gene
     given = [shared.integers(0, 4, n * count).astype(DTYPES[dtype]) for _ in range(n)]
     whole = REDUCE[op](np.stack([g[:count].astype(np.float64) for g in given]), axis=0)
     options: dict[str, Any] = {"algorithm": algorithm, "wire": wire}
-    reducing = {**options, "op": op, "order": order}
+    reducing: dict[str, Any] = {**options, "op": op, "order": order}
     out = place(comm, own, n * count if name in ("all_gather", "gather", "all_to_all") else count, dtype)
     x = place(comm, own, n * count if name in ("reduce_scatter", "scatter", "all_to_all") else count, dtype)
     x[:] = given[rank][: len(x)]
@@ -114,7 +114,7 @@ def call(comm: mr.Communicator, shared: np.random.Generator, own: np.random.Gene
         case "scatter":
             comm.scatter(x if rank == root else None, out, root=root, algorithm=algorithm)
             wanted = given[root][rank * count : (rank + 1) * count]
-        case "all_to_all":
+        case _:
             comm.all_to_all(x, out, **options)
             wanted = np.concatenate([g[rank * count : (rank + 1) * count] for g in given])
     what = f"{name} {algorithm} {count} {dtype} {op} root {root} wire {wire} order {order}"
