@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multiring.topology.cluster import cluster_topology
 from multiring.topology.devices import by_bus_id, keep_gpus, visible_gpus
 from multiring.topology.discover import Discovery, discover
 from multiring.topology.host import Cache, Host, host_topology, read_host
@@ -28,6 +29,7 @@ __all__ = [
     "Topology",
     "by_bus_id",
     "cluster",
+    "cluster_topology",
     "discover",
     "gather",
     "host_topology",
