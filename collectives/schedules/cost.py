@@ -16,12 +16,13 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from multiring.collectives.schedules.measured_cost import MOVING, SUMMING, WAITING, Memory, features
 from multiring.collectives.schedules.schedule import Schedule, Step
 from multiring.collectives.schedules.volume import chunk_bytes
 from multiring.errors import ScheduleError
 from multiring.topology.model import Resource, Topology
 
-__all__ = ["Cost", "StepCost", "cost"]
+__all__ = ["Cost", "Memory", "StepCost", "cost"]
 
 BYTES_PER_US = 1000.0
 """At 1 GB/s."""
@@ -106,6 +107,7 @@ def cost(
     message_gap: float = MESSAGE_GAP,
     slices: int = 1,
     launch_us: float = 0.0,
+    memory: Memory = Memory(),
 ) -> Cost:
     """Predict the time of a schedule.
 
@@ -126,6 +128,8 @@ def cost(
         once, and every step has its latency again for each slice.
     launch_us : float
         What it takes to start.
+    memory : Memory
+        Where the arrays lie; matters on hosts that were measured.
 
     Raises
     ------
@@ -139,6 +143,9 @@ def cost(
     The bytes of all transfers of a step that cross one wire add up, whoever sends them: with a wire for each pair of
     ranks instead, a good and a bad ring order would cost the same. Steps of one slice do not overlap; a pipelined
     chain has its own slices, its chunks.
+
+    On a topology with measured ``rates`` what processors do on a host has the measured price instead, with its own
+    launch and slices, and only transfers between nodes cross wires.
     """
     if topology.n_ranks != schedule.n_ranks:
         raise ScheduleError(
@@ -155,8 +162,43 @@ def cost(
     sizes = chunk_bytes(schedule, nbytes)
     crossings = _Crossings(_wires_of(topology), message_gap)
     busy = _Busy(schedule.n_ranks)
+    if topology.rates is not None:
+        return _measured(schedule, topology, nbytes, memory, crossings, launch_us)
     steps = tuple(_step_cost(step, sizes, crossings, reduction_gbs, busy) for step in schedule.steps)
     return Cost(steps, slices, busy.longest_us, launch_us)
+
+
+def _measured(
+    schedule: Schedule, topology: Topology, nbytes: int, memory: Memory, crossings: _Crossings, launch_us: float
+) -> Cost:
+    """Price what processors do by the topology's rates, and what crosses between nodes by its wires."""
+    rates = topology.rates
+    if rates is None:
+        raise ScheduleError(f"cost: {topology.name} has no measured rates, wanted a topology that was measured")
+    parts = features(schedule, nbytes, rates, memory, topology.nodes) @ rates.values
+    sizes = chunk_bytes(schedule, nbytes)
+    nodes = np.array(topology.nodes)
+    idle = _Busy(schedule.n_ranks)
+    steps = []
+    for step, part in zip(schedule.steps, parts[1:], strict=True):
+        wires = _step_cost(step, sizes, crossings, math.inf, idle)
+        far = nodes[step.src] != nodes[step.dst]
+        if far.all():
+            across = wires
+        else:
+            outside = Step(step.src[far], step.dst[far], step.chunk[far], step.reduce[far])
+            across = _step_cost(outside, sizes, crossings, math.inf, idle)
+        named = across if far.any() else wires
+        steps.append(
+            StepCost(
+                float(part[WAITING]) + across.latency_us,
+                float(part[MOVING]) + across.transfer_us,
+                float(part[SUMMING]),
+                named.bottleneck,
+                named.load_bytes,
+            )
+        )
+    return Cost(tuple(steps), launch_us=launch_us + float(parts[0].sum()))
 
 
 class _Busy:

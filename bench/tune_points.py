@@ -1,0 +1,102 @@
+"""Which calls ``multiring tune`` times: collectives by all their algorithms, over sizes, in every kind of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from multiring.bench.cases import COLLECTIVES, Case, make_case
+from multiring.collectives.schedules.collective import Collective
+from multiring.collectives.schedules.explore import built, candidates
+from multiring.errors import MultiringError
+from multiring.kernels.dtypes import DTYPES
+from multiring.kernels.operations import OPERATIONS
+from multiring.topology.model import Topology
+
+__all__ = ["MEASURED_COLLECTIVES", "QUICK_SIZES", "SIZES", "Point", "design", "rounds_for"]
+
+MEASURED_COLLECTIVES = (
+    "all_reduce",
+    "reduce_scatter",
+    "all_gather",
+    "broadcast",
+    "all_to_all",
+    "reduce",
+    "gather",
+    "scatter",
+)
+SIZES = tuple(8 << shift for shift in (0, 5, 9, 11, 13, 15, 17, 19, 21, 23))
+"""8 B to 64 MiB."""
+QUICK_SIZES = tuple(8 << shift for shift in (0, 9, 13, 16, 19, 21))
+"""8 B to 16 MiB."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One call that is timed.
+
+    Attributes
+    ----------
+    collective, algorithm : str
+    nbytes : int
+        As a benchmark prints it: of the larger buffer.
+    symmetric, in_place : bool
+    """
+
+    collective: str
+    algorithm: str
+    nbytes: int
+    symmetric: bool
+    in_place: bool
+
+    def case(self, n_ranks: int) -> Case:
+        """Return the point as a line of a benchmark, float32 and sum."""
+        shape = COLLECTIVES[self.collective]
+        operation = ("sum", OPERATIONS["sum"]) if shape.reduces else ("none", None)
+        root = 0 if shape.rooted else -1
+        return make_case(self.collective, n_ranks, self.nbytes, DTYPES["float32"], operation[1], operation[0], root)
+
+
+def design(
+    n_ranks: int,
+    sizes: Sequence[int] = SIZES,
+    collectives: Sequence[str] = MEASURED_COLLECTIVES,
+    topology: Topology | None = None,
+) -> Iterator[tuple[Point, ...]]:
+    """Yield groups of points that are measured interleaved: one collective, size and kind of memory.
+
+    Notes
+    -----
+    Of algorithms whose schedules are the same for so many ranks only the first is kept.
+    """
+    for collective in collectives:
+        names = _different(collective, n_ranks, topology)
+        shape = COLLECTIVES[collective]
+        places = (False,) if shape.in_place == "none" else (False, True)
+        # Kinds of memory apart: together they would sweep each other's arrays out of the caches.
+        for nbytes, symmetric in product(sizes, (True, False)):
+            group = [Point(collective, name, nbytes, symmetric, where) for name in names for where in places]
+            if group[0].case(n_ranks).count:
+                yield tuple(group)
+
+
+def rounds_for(nbytes: int, quick: bool) -> int:
+    """Return how often a point of a size is timed in one process start."""
+    rounds = 30 if nbytes <= 8 << 10 else 15 if nbytes <= 512 << 10 else 7 if nbytes <= 4 << 20 else 4
+    return max(rounds // 3, 3) if quick else rounds
+
+
+def _different(collective: str, n_ranks: int, topology: Topology | None) -> list[str]:
+    wanted = Collective(collective)
+    seen: dict[bytes, str] = {}
+    for name in candidates(wanted, n_ranks, topology=topology):
+        try:
+            schedule = built(name, wanted, n_ranks, topology)
+        except MultiringError:
+            continue  # such as those that need a power of two
+        key = b"|".join(
+            column.tobytes() for step in schedule.steps for column in (step.src, step.dst, step.chunk, step.reduce)
+        )
+        seen.setdefault(key + b"%d" % schedule.n_chunks, name)
+    return list(seen.values())
