@@ -57,6 +57,13 @@ class Point:
         root = 0 if shape.rooted else -1
         return make_case(self.collective, n_ranks, self.nbytes, DTYPES["float32"], operation[1], operation[0], root)
 
+    def vector_bytes(self, n_ranks: int) -> int:
+        """Return the bytes of the whole vector, as schedules count them."""
+        case = self.case(n_ranks)
+        # A rank's own array, for all_to_all too: prices multiply it by the ranks.
+        count = case.send_count if self.collective == "all_to_all" else max(case.send_count, case.receive_count)
+        return count * case.dtype.itemsize
+
 
 def design(
     n_ranks: int,

@@ -25,6 +25,7 @@ from multiring.collectives.plan import Plan
 from multiring.collectives.planner import Planner
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.explanation import Explanation
+from multiring.collectives.schedules.measured_cost import Memory
 from multiring.errors import CommunicatorClosed, LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 from multiring.kernels.records import (
@@ -65,6 +66,7 @@ from multiring.kernels.records import (
 from multiring.topology.host import host_topology
 from multiring.topology.load import injected as injected_topology
 from multiring.topology.model import Topology
+from multiring.topology.tuning_file import agreed_text, measured_of
 
 __all__ = ["Executor", "Message"]
 
@@ -122,13 +124,14 @@ class Executor:
         self.node, self.n_nodes = 0, 1
         self.device = "host"
         injected = injected_topology({"MULTIRING_TOPOLOGY": self._settings["topology"] or ""}, size)
-        self.topology: Topology = injected or host_topology(size)
+        measured = measured_of(self._settings.get("tuning"))
+        self.topology: Topology = injected or host_topology(size, measured=measured)
         self._planner = Planner(
             rank,
             self.topology,
             self._settings["algorithm"],
             self._context.layout.n_slots,
-            by_price=injected is not None,
+            by_price=injected is not None or self.topology.rates is not None,
         )
         remember(self)
 
@@ -166,9 +169,17 @@ class Executor:
             self._invocations.popitem(last=False)
         return invocation
 
-    def explain(self, request: Request, count: int) -> Explanation:
-        """Return the plan of a call with its price on the topology, the reason for it, and the alternatives."""
-        return self._planner.explain(request, count)
+    def explain(self, request: Request, count: int, *, symmetric: bool = True, in_place: bool = False) -> Explanation:
+        """Return the plan of a call with its price on the topology, the reason for it, and the alternatives.
+
+        Parameters
+        ----------
+        request : Request
+        count : int
+        symmetric, in_place : bool
+            Where the arrays lie: it changes the price, never the choice.
+        """
+        return self._planner.explain(request, count, Memory(symmetric, in_place))
 
     def describe(self, request: Request, count: int) -> str:
         """Return :meth:`explain`'s answer as text."""
@@ -464,4 +475,5 @@ def _settings() -> dict[str, str | None]:
         "version": __version__,
         "algorithm": os.environ.get("MULTIRING_ALGORITHM"),
         "topology": os.environ.get("MULTIRING_TOPOLOGY"),
+        "tuning": agreed_text(),
     }

@@ -10,6 +10,7 @@ from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice, choose
 from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.explanation import Explanation, explain
+from multiring.collectives.schedules.measured_cost import SYMMETRIC, Memory
 from multiring.collectives.schedules.ordering import n_roundings
 from multiring.collectives.schedules.schedule import Schedule
 from multiring.kernels.dtypes import DTYPES
@@ -76,10 +77,15 @@ class Planner:
                 self._plans.popitem(last=False)
         return plan
 
-    def explain(self, request: Request, count: int) -> Explanation:
-        """Return the plan of a call with its price on the topology, the reason for it, and the alternatives."""
+    def explain(self, request: Request, count: int, memory: Memory = SYMMETRIC) -> Explanation:
+        """Return the plan of a call with its price on the topology, the reason for it, and the alternatives.
+
+        ``memory`` is where its arrays lie: it changes the price on hosts that were measured, never the choice.
+        """
         choice = self.choose(request, count)
         wire = _with_wire(request, choice.schedule).wire_type
+        if wire != request.dtype:
+            memory = Memory(False, memory.in_place)  # what is cast on its way passes through slots
         return explain(
             choice,
             count * request.dtype.itemsize,
@@ -87,6 +93,7 @@ class Planner:
             request.dtype.name,
             wire.name,
             count * wire.itemsize,
+            memory,
         )
 
 

@@ -10,11 +10,13 @@ from multiring.collectives.schedules.algorithms.box import factorisations
 from multiring.collectives.schedules.algorithms.multi_ring import multi_ring
 from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.cost import cost
+from multiring.collectives.schedules.measured_cost import MEMORIES, SYMMETRIC, Memory
 from multiring.collectives.schedules.schedule import Schedule
+from multiring.errors import ScheduleError
 from multiring.topology.model import Topology
 from multiring.topology.rings import rings
 
-__all__ = ["MAX_BOXES", "TOPOLOGY_RINGS", "Priced", "built", "candidates", "explore"]
+__all__ = ["MAX_BOXES", "TOPOLOGY_RINGS", "Priced", "built", "candidates", "explore", "explore_fairly", "size_class"]
 
 MAX_BOXES = 40
 """Factorisations that are tried: those of fewest dimensions, which is where the better ones are."""
@@ -70,6 +72,7 @@ def explore(
     nbytes: int,
     names: tuple[str, ...] | None = None,
     reduction_gbs: float = float("inf"),
+    memory: Memory = SYMMETRIC,
 ) -> tuple[Priced, ...]:
     """Price algorithms on a machine.
 
@@ -85,6 +88,8 @@ def explore(
         The algorithms; all :func:`candidates` otherwise.
     reduction_gbs : float
         As in :func:`~multiring.collectives.schedules.cost.cost`.
+    memory : Memory
+        Where the arrays lie, on a host that was measured.
 
     Returns
     -------
@@ -93,13 +98,58 @@ def explore(
     """
     if names is None:
         names = candidates(collective, topology.n_ranks, topology=topology)
+    n_ranks = topology.n_ranks
     prices = [
         Priced(
-            name, cost(built(name, collective, topology.n_ranks, topology), topology, nbytes, reduction_gbs).total_us
+            name,
+            cost(built(name, collective, n_ranks, topology), topology, nbytes, reduction_gbs, memory=memory).total_us,
         )
         for name in names
     ]
     return tuple(sorted(prices, key=lambda priced: priced.predicted_us))
+
+
+def size_class(nbytes: int) -> int:
+    """Return the size that stands for a size: sizes below 16, and else the next of eight from each power of two on."""
+    step = 1 << max(nbytes.bit_length() - 4, 0)
+    return -(-nbytes // step) * step
+
+
+@lru_cache(maxsize=512)
+def explore_fairly(collective: Collective, topology: Topology, nbytes: int) -> tuple[Priced, ...]:
+    """Price algorithms on a measured machine for calls of which nobody knows where their arrays lie.
+
+    Ranks must choose alike, and one may have its arrays in other memory than another. So the first is the one that is
+    best on the whole: each is compared with the cheapest in each kind of memory, and the mean ratio decides.
+
+    Returns
+    -------
+    tuple of Priced
+        The best first, with its price in symmetric memory, out of place.
+    """
+    names = [
+        name for name in candidates(collective, topology.n_ranks, topology=topology) if _can(name, collective, topology)
+    ]
+    prices = {
+        memory: {
+            one.algorithm: one.predicted_us
+            for one in explore(collective, topology, nbytes, tuple(names), memory=memory)
+        }
+        for memory in MEMORIES
+    }
+    least = {memory: min(found.values()) or 1.0 for memory, found in prices.items()}
+    ratio = {name: sum(found[name] / least[memory] for memory, found in prices.items()) for name in names}
+    # The registry's order decides between equals; a price is not known to a millionth.
+    best = sorted(names, key=lambda name: round(ratio[name], 6))
+    return tuple(Priced(name, prices[SYMMETRIC][name]) for name in best)
+
+
+def _can(name: str, collective: Collective, topology: Topology) -> bool:
+    try:
+        built(name, collective, topology.n_ranks, topology)
+    except ScheduleError:
+        return False
+    return True
 
 
 def built(name: str, collective: Collective, n_ranks: int, topology: Topology | None = None) -> Schedule:

@@ -16,7 +16,7 @@ from multiring.collectives.schedules.volume import chunk_bytes
 from multiring.collectives.schedules.work import Work, work
 from multiring.topology.measured import COEFFICIENTS, COLUMN, KNOTS_BYTES, HostRates, knot_weights
 
-__all__ = ["MOVING", "SUMMING", "WAITING", "Memory", "features"]
+__all__ = ["MEMORIES", "MOVING", "SUMMING", "SYMMETRIC", "WAITING", "Memory", "features"]
 
 WAITING, MOVING, SUMMING = range(3)
 """The parts of a step: what it takes for no bytes, copies, sums."""
@@ -36,6 +36,11 @@ class Memory:
 
     symmetric: bool = True
     in_place: bool = False
+
+
+SYMMETRIC = Memory()
+MEMORIES = tuple(Memory(symmetric, in_place) for symmetric in (True, False) for in_place in (False, True))
+"""All kinds."""
 
 
 def features(
@@ -130,8 +135,8 @@ def _fill(
 class _Processors:
     """The cores that ranks run on.
 
-    Ranks that are more than cores share them evenly, as the system moves them about: a step then takes what all ranks of
-    a node do, by its cores, or what the busiest rank does, if that is more.
+    Ranks that are more than cores share them evenly, as the system moves them about: a step then takes what all ranks
+    of a node do, by its cores, or what the busiest rank does, if that is more.
     """
 
     def __init__(self, rates: HostRates, nodes: tuple[int, ...]) -> None:
