@@ -19,7 +19,7 @@ from multiring.topology.tuning_file import identity, path_of, read, to_json, wri
 
 __all__ = ["merged", "tune"]
 
-STARTS = 3
+STARTS = 5
 """Process starts without --quick: what a start happens to get, such as pages and cores, it keeps."""
 
 _EPILOG = """\b

@@ -12,7 +12,7 @@ from multiring.bench.tune_points import Point
 from multiring.collectives.drivers.control import Layout
 from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.explore import built
-from multiring.collectives.schedules.measured_cost import Memory, features
+from multiring.collectives.schedules.measured_cost import Manner, features
 from multiring.errors import ArgumentError
 from multiring.topology.measured import COEFFICIENTS, Estimate, HostRates
 
@@ -38,8 +38,8 @@ def matrix_of(points: Sequence[Point], rates: HostRates) -> NDArray[np.float64]:
     rows = []
     for point in points:
         schedule = built(point.algorithm, Collective(point.collective), rates.n_ranks)
-        memory = Memory(point.symmetric, point.in_place)
-        rows.append(features(schedule, point.vector_bytes(rates.n_ranks), rates, memory, nodes).sum(axis=(0, 1)))
+        manner = Manner(point.symmetric, point.in_place, point.named)
+        rows.append(features(schedule, point.vector_bytes(rates.n_ranks), rates, manner, nodes).sum(axis=(0, 1)))
     return np.array(rows).reshape(len(rows), len(COEFFICIENTS))
 
 

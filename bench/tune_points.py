@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from multiring.bench.cases import COLLECTIVES, Case, make_case
+from multiring.collectives.schedules.choose import choose
 from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.explore import built, candidates
 from multiring.errors import MultiringError
@@ -42,6 +43,8 @@ class Point:
     nbytes : int
         As a benchmark prints it: of the larger buffer.
     symmetric, in_place : bool
+    named : bool
+        Whether the call names the algorithm; else it is the one that is chosen anyway.
     """
 
     collective: str
@@ -49,6 +52,7 @@ class Point:
     nbytes: int
     symmetric: bool
     in_place: bool
+    named: bool = True
 
     def case(self, n_ranks: int) -> Case:
         """Return the point as a line of a benchmark, float32 and sum."""
@@ -85,13 +89,15 @@ def design(
         for nbytes, symmetric in product(sizes, (True, False)):
             group = [Point(collective, name, nbytes, symmetric, where) for name in names for where in places]
             if group[0].case(n_ranks).count:
+                usual = choose(Collective(collective), n_ranks, group[0].vector_bytes(n_ranks)).algorithm
+                group += [Point(collective, usual, nbytes, symmetric, where, named=False) for where in places]
                 yield tuple(group)
 
 
 def rounds_for(nbytes: int, quick: bool) -> int:
     """Return how often a point of a size is timed in one process start."""
-    rounds = 30 if nbytes <= 8 << 10 else 15 if nbytes <= 512 << 10 else 7 if nbytes <= 4 << 20 else 4
-    return max(rounds // 3, 3) if quick else rounds
+    rounds = 24 if nbytes <= 8 << 10 else 12 if nbytes <= 512 << 10 else 6 if nbytes <= 4 << 20 else 3
+    return max(rounds // 2, 3) if quick else rounds
 
 
 def _different(collective: str, n_ranks: int, topology: Topology | None) -> list[str]:

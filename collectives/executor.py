@@ -25,7 +25,7 @@ from multiring.collectives.plan import Plan
 from multiring.collectives.planner import Planner
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.explanation import Explanation
-from multiring.collectives.schedules.measured_cost import Memory
+from multiring.collectives.schedules.measured_cost import Manner
 from multiring.errors import CommunicatorClosed, LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 from multiring.kernels.records import (
@@ -179,7 +179,7 @@ class Executor:
         symmetric, in_place : bool
             Where the arrays lie: it changes the price, never the choice.
         """
-        return self._planner.explain(request, count, Memory(symmetric, in_place))
+        return self._planner.explain(request, count, Manner(symmetric, in_place))
 
     def describe(self, request: Request, count: int) -> str:
         """Return :meth:`explain`'s answer as text."""

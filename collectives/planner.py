@@ -10,7 +10,7 @@ from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice, choose
 from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.explanation import Explanation, explain
-from multiring.collectives.schedules.measured_cost import SYMMETRIC, Memory
+from multiring.collectives.schedules.measured_cost import SYMMETRIC, Manner
 from multiring.collectives.schedules.ordering import n_roundings
 from multiring.collectives.schedules.schedule import Schedule
 from multiring.kernels.dtypes import DTYPES
@@ -77,15 +77,16 @@ class Planner:
                 self._plans.popitem(last=False)
         return plan
 
-    def explain(self, request: Request, count: int, memory: Memory = SYMMETRIC) -> Explanation:
+    def explain(self, request: Request, count: int, manner: Manner = SYMMETRIC) -> Explanation:
         """Return the plan of a call with its price on the topology, the reason for it, and the alternatives.
 
-        ``memory`` is where its arrays lie: it changes the price on hosts that were measured, never the choice.
+        ``manner`` is how it is made: it changes the price on hosts that were measured, never the choice.
         """
         choice = self.choose(request, count)
+        manner = replace(manner, named=request.algorithm is not None)
         wire = _with_wire(request, choice.schedule).wire_type
         if wire != request.dtype:
-            memory = Memory(False, memory.in_place)  # what is cast on its way passes through slots
+            manner = replace(manner, symmetric=False)  # what is cast on its way passes through slots
         return explain(
             choice,
             count * request.dtype.itemsize,
@@ -93,7 +94,7 @@ class Planner:
             request.dtype.name,
             wire.name,
             count * wire.itemsize,
-            memory,
+            manner,
         )
 
 

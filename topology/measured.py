@@ -36,7 +36,8 @@ COEFFICIENTS: dict[str, str] = {
     "call.symmetric": "a call on symmetric memory, us",
     "call.ordinary": "a call on ordinary arrays, us",
     **{
-        f"start.{name}.{where}": f"starting {name} {where.replace('_', ' ')}, besides, us"
+        f"{way}.{name}.{where}": f"starting {name} {where.replace('_', ' ')}{how}, besides, us"
+        for way, how in (("start", ""), ("named", " by an algorithm's name"))
         for name in STARTED
         for where in ("out_of_place", "in_place")
     },

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from multiring.collectives.schedules.crossings import Crossings, wires_of
-from multiring.collectives.schedules.measured_cost import MOVING, SUMMING, SYMMETRIC, WAITING, Memory, features
+from multiring.collectives.schedules.measured_cost import MOVING, SUMMING, SYMMETRIC, WAITING, Manner, features
 from multiring.collectives.schedules.schedule import Schedule, Step
 from multiring.collectives.schedules.volume import chunk_bytes
 from multiring.errors import ScheduleError
 from multiring.topology.model import Resource, Topology
 
-__all__ = ["Cost", "Memory", "StepCost", "cost"]
+__all__ = ["Cost", "Manner", "StepCost", "cost"]
 
 BYTES_PER_US = 1000.0
 """At 1 GB/s."""
@@ -107,7 +107,7 @@ def cost(
     message_gap: float = MESSAGE_GAP,
     slices: int = 1,
     launch_us: float = 0.0,
-    memory: Memory = SYMMETRIC,
+    manner: Manner = SYMMETRIC,
 ) -> Cost:
     """Predict the time of a schedule.
 
@@ -128,8 +128,8 @@ def cost(
         once, and every step has its latency again for each slice.
     launch_us : float
         What it takes to start.
-    memory : Memory
-        Where the arrays lie; matters on hosts that were measured.
+    manner : Manner
+        How the call is made; matters on hosts that were measured.
 
     Raises
     ------
@@ -163,19 +163,19 @@ def cost(
     crossings = Crossings(wires_of(topology), message_gap)
     busy = _Busy(schedule.n_ranks)
     if topology.rates is not None:
-        return _measured(schedule, topology, nbytes, memory, crossings, launch_us)
+        return _measured(schedule, topology, nbytes, manner, crossings, launch_us)
     steps = tuple(_step_cost(step, sizes, crossings, reduction_gbs, busy) for step in schedule.steps)
     return Cost(steps, slices, busy.longest_us, launch_us)
 
 
 def _measured(
-    schedule: Schedule, topology: Topology, nbytes: int, memory: Memory, crossings: Crossings, launch_us: float
+    schedule: Schedule, topology: Topology, nbytes: int, manner: Manner, crossings: Crossings, launch_us: float
 ) -> Cost:
     """Price what processors do by the topology's rates, and what crosses between nodes by its wires."""
     rates = topology.rates
     if rates is None:
         raise ScheduleError(f"cost: {topology.name} has no measured rates, wanted a topology that was measured")
-    parts = features(schedule, nbytes, rates, memory, topology.nodes) @ rates.values
+    parts = features(schedule, nbytes, rates, manner, topology.nodes) @ rates.values
     sizes = chunk_bytes(schedule, nbytes)
     nodes = np.array(topology.nodes)
     idle = _Busy(schedule.n_ranks)

@@ -10,7 +10,7 @@ from multiring.collectives.schedules.algorithms.box import factorisations
 from multiring.collectives.schedules.algorithms.multi_ring import multi_ring
 from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.cost import cost
-from multiring.collectives.schedules.measured_cost import MEMORIES, SYMMETRIC, Memory
+from multiring.collectives.schedules.measured_cost import MANNERS, SYMMETRIC, Manner
 from multiring.collectives.schedules.schedule import Schedule
 from multiring.errors import ScheduleError
 from multiring.topology.model import Topology
@@ -72,7 +72,7 @@ def explore(
     nbytes: int,
     names: tuple[str, ...] | None = None,
     reduction_gbs: float = float("inf"),
-    memory: Memory = SYMMETRIC,
+    manner: Manner = SYMMETRIC,
 ) -> tuple[Priced, ...]:
     """Price algorithms on a machine.
 
@@ -88,8 +88,8 @@ def explore(
         The algorithms; all :func:`candidates` otherwise.
     reduction_gbs : float
         As in :func:`~multiring.collectives.schedules.cost.cost`.
-    memory : Memory
-        Where the arrays lie, on a host that was measured.
+    manner : Manner
+        How the call is made, on a host that was measured.
 
     Returns
     -------
@@ -102,7 +102,7 @@ def explore(
     prices = [
         Priced(
             name,
-            cost(built(name, collective, n_ranks, topology), topology, nbytes, reduction_gbs, memory=memory).total_us,
+            cost(built(name, collective, n_ranks, topology), topology, nbytes, reduction_gbs, manner=manner).total_us,
         )
         for name in names
     ]
@@ -131,14 +131,14 @@ def explore_fairly(collective: Collective, topology: Topology, nbytes: int) -> t
         name for name in candidates(collective, topology.n_ranks, topology=topology) if _can(name, collective, topology)
     ]
     prices = {
-        memory: {
+        manner: {
             one.algorithm: one.predicted_us
-            for one in explore(collective, topology, nbytes, tuple(names), memory=memory)
+            for one in explore(collective, topology, nbytes, tuple(names), manner=manner)
         }
-        for memory in MEMORIES
+        for manner in MANNERS
     }
-    least = {memory: min(found.values()) or 1.0 for memory, found in prices.items()}
-    ratio = {name: sum(found[name] / least[memory] for memory, found in prices.items()) for name in names}
+    least = {manner: min(found.values()) or 1.0 for manner, found in prices.items()}
+    ratio = {name: sum(found[name] / least[manner] for manner, found in prices.items()) for name in names}
     # The registry's order decides between equals; a price is not known to a millionth.
     best = sorted(names, key=lambda name: round(ratio[name], 6))
     return tuple(Priced(name, prices[SYMMETRIC][name]) for name in best)

@@ -16,35 +16,38 @@ from multiring.collectives.schedules.volume import chunk_bytes
 from multiring.collectives.schedules.work import Work, work
 from multiring.topology.measured import COEFFICIENTS, COLUMN, KNOTS_BYTES, HostRates, knot_weights
 
-__all__ = ["MEMORIES", "MOVING", "SUMMING", "SYMMETRIC", "WAITING", "Memory", "features"]
+__all__ = ["MANNERS", "MOVING", "SUMMING", "SYMMETRIC", "WAITING", "Manner", "features"]
 
 WAITING, MOVING, SUMMING = range(3)
 """The parts of a step: what it takes for no bytes, copies, sums."""
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """Where the arrays of a call lie.
+class Manner:
+    """How a call is made.
 
     Attributes
     ----------
     symmetric : bool
-        In memory that all ranks reach.
+        On arrays in memory that all ranks reach.
     in_place : bool
         Input and output are one array.
+    named : bool
+        The caller names the algorithm: such a call takes a longer way through Python.
     """
 
     symmetric: bool = True
     in_place: bool = False
+    named: bool = False
 
 
-SYMMETRIC = Memory()
-MEMORIES = tuple(Memory(symmetric, in_place) for symmetric in (True, False) for in_place in (False, True))
-"""All kinds."""
+SYMMETRIC = Manner()
+MANNERS = tuple(Manner(symmetric, in_place) for symmetric in (True, False) for in_place in (False, True))
+"""All that the choice must do for."""
 
 
 def features(
-    schedule: Schedule, nbytes: int, rates: HostRates, memory: Memory, nodes: tuple[int, ...]
+    schedule: Schedule, nbytes: int, rates: HostRates, manner: Manner, nodes: tuple[int, ...]
 ) -> NDArray[np.float64]:
     """Return how often a call does what each coefficient stands for.
 
@@ -55,7 +58,7 @@ def features(
         Bytes of the whole vector, as in :func:`~multiring.collectives.schedules.volume.chunk_bytes`.
     rates : HostRates
         Numbers of ranks and cores and the executor's sizes; its coefficients are not used.
-    memory : Memory
+    manner : Manner
     nodes : tuple of int
         The node of each rank.
 
@@ -66,17 +69,18 @@ def features(
     """
     sizes = chunk_bytes(schedule, nbytes)
     longest = int(sizes.max())
-    through_slots = work(schedule, False, memory.in_place)
+    through_slots = work(schedule, False, manner.in_place)
     eager = through_slots.n_places * _up(longest, 8) <= rates.eager_bytes
-    done = through_slots if eager or not memory.symmetric else work(schedule, True, memory.in_place)
+    done = through_slots if eager or not manner.symmetric else work(schedule, True, manner.in_place)
     slices = 1 if eager else _slices(longest, done.n_places, rates.slot_bytes)
     found = np.zeros((1 + done.n_steps, 3, len(COEFFICIENTS)))
-    kind = "eager" if eager else "symmetric" if memory.symmetric else "ordinary"
+    kind = "eager" if eager else "symmetric" if manner.symmetric else "ordinary"
     found[0, WAITING, COLUMN[f"call.{kind}"]] = 1.0
-    start = f"start.{schedule.collective.name}.{'in_place' if memory.in_place else 'out_of_place'}"
+    where = "in_place" if manner.in_place else "out_of_place"
+    start = f"{'named' if manner.named else 'start'}.{schedule.collective.name}.{where}"
     if start in COLUMN:
         found[0, WAITING, COLUMN[start]] = 1.0
-    _fill(found, done, sizes, _Processors(rates, nodes), memory.in_place, slices)
+    _fill(found, done, sizes, _Processors(rates, nodes), manner.in_place, slices)
     found[1:, WAITING, COLUMN["step.eager" if eager else "step"]] = found[1:, WAITING, COLUMN["act"]] > 0
     if slices > 1:
         for each in ("step", "act"):
