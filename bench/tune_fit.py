@@ -107,7 +107,7 @@ def errors(predicted_us: Matrix, times_us: Matrix) -> tuple[float, float]:
 
 def _robust(relative: Matrix) -> tuple[Matrix, Matrix]:
     """Fit the ratio of predicted to measured time to 1; far points count less each time. Return values and weights."""
-    weights = np.ones(len(relative))
+    weights, values = np.ones(len(relative)), np.zeros(relative.shape[1])
     for _ in range(REWEIGHTINGS):
         values = nonnegative_least_squares(relative * weights[:, None], weights)
         weights = 1.0 / np.sqrt(1.0 + ((relative @ values - 1.0) / SPREAD) ** 2)

@@ -154,6 +154,8 @@ def read(text: str, machine: Mapping[str, Any] | None = None) -> Measured:
                     _count(link["ranks"]),
                 )
         return Measured(tuple(hosts), network)
+    except TopologyError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise TopologyError(
             f"tuning: got {type(error).__name__}: {error}, wanted a file that multiring tune wrote"
@@ -201,7 +203,7 @@ def _host(link: Mapping[str, Any]) -> HostRates:
         {name: _estimate(values, 0.0) for name, values in known.items()},
         _count(link["eager_bytes"]),
         _count(link["slot_bytes"]),
-        _count(link["points"]),
+        int(link["points"]),
         float(link["median_error"]),
         float(link["p90_error"]),
         None if nanoseconds is None else float(nanoseconds),
