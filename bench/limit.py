@@ -114,6 +114,10 @@ class Limit:
     def __init__(self, meeting: Meeting) -> None:
         self._meeting = meeting
 
+    def limit_bytes(self, case: Case, in_place: bool) -> int:
+        """Return the bytes that the busiest receiver gets."""
+        return limit_bytes(case, in_place)
+
     def bind(self, case: Case, in_place: bool) -> tuple[Any, Callable[[], object]]:
         """Return the rank's send buffer, to be rewritten before each call, and the call.
 

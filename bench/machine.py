@@ -17,6 +17,7 @@ from multiring.errors import ArgumentError
 
 __all__ = [
     "bind_to_core",
+    "boot",
     "check_memory",
     "commit",
     "cpu_name",
@@ -71,6 +72,11 @@ def bind_to_core(place: LocalPlace) -> str:
         return f"not bound: {place.local_size} ranks on {len(cores)} core{'s' if len(cores) > 1 else ''}"
     os.sched_setaffinity(0, {cores[place.local_rank]})
     return f"core {cores[place.local_rank]}"
+
+
+def boot() -> str:
+    """Return what tells this machine from others, whatever it is called."""
+    return _read(Path("/proc/sys/kernel/random/boot_id")).strip() or host_name()
 
 
 def host_name() -> str:

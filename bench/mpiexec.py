@@ -12,7 +12,13 @@ from pathlib import Path
 
 from multiring.errors import LaunchError
 
-__all__ = ["Mpiexec", "find_mpiexec"]
+__all__ = ["SURVIVING", "Mpiexec", "find_mpiexec"]
+
+SURVIVING = ("sh", "-c", 'trap "" USR1; "$@"; exit $?', "sh")
+"""What a program is started with so that hydra leaves the others alive when it is killed.
+
+Told to leave survivors, hydra 5.0 still kills all ranks of a host at random when one of them ends by a signal; a shell
+that ends by itself afterwards it lets pass. Hydra sends SIGUSR1 to the survivors, which a shell would die of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,8 @@ class Mpiexec:
             words.append("--oversubscribe")
         if leave_survivors:
             words.append(self.survivors_flag)
+            if self.kind == "mpich":
+                words += SURVIVING
         return [*words, *program]
 
     def environment(self, environ: Mapping[str, str]) -> dict[str, str]:

@@ -17,8 +17,7 @@ from multiring.bench.cases import Case
 from multiring.bench.console import complain
 from multiring.bench.contender import Ours
 from multiring.bench.documents import document, dump, write_csv
-from multiring.bench.limit import Limit, region_bytes
-from multiring.bench.meeting import Meeting
+from multiring.bench.ground import Ground
 from multiring.bench.peers import make_peer
 from multiring.bench.plot import write_plot
 from multiring.bench.request import Request
@@ -26,10 +25,17 @@ from multiring.bench.rows import Row, count_errors
 from multiring.bench.start import BROKEN_PIPE
 from multiring.bench.sweep import Sweep
 from multiring.bench.timing import timer_overhead_ns
+from multiring.bench.wire_limit import IN_FLIGHT, SLICE_BYTES
 from multiring.bench.world import LocalPlace, World, under_mpi
 from multiring.errors import ArgumentError, LaunchError, MultiringError
 
 __all__ = ["run_rank"]
+
+_LIMIT_OF_ONE = "memcpy of limit_bytes to the busiest receiver, all ranks at once, inputs rewritten before it"
+_LIMIT_OF_NODES = (
+    f"exchange over MPI of limit_bytes of the busiest node, in the type that travels, in slices of {SLICE_BYTES >> 10} "
+    f"KiB, {IN_FLIGHT} of each rank in flight, all ranks at once, inputs rewritten before it"
+)
 
 
 def run_rank(request: Request, place: LocalPlace, arguments: list[str]) -> int:
@@ -93,15 +99,11 @@ def _measure(request: Request, world: World, binding: str, arguments: list[str])
     start_time = _now()
     cases = list(settings.cases(world.size))
     bindings = world.gather_text(binding)
-    alone = all(each.startswith("core") for each in bindings)
-    limit, barrier, notes = None, world.barrier, []
-    meeting: Meeting | None = None
-    try:
-        meeting = Meeting(world, max(map(region_bytes, cases), default=0), spin=alone)
-        limit, barrier = Limit(meeting), meeting.barrier
-    except MultiringError as error:
-        notes.append(f"limit: none, {error}")
-    pairs = _line_times(meeting, alone)
+    # Two hosts of a lab may be given one core.
+    places = world.gather_text(f"{machine.boot()} {binding}")
+    alone = all(each.startswith("core") for each in bindings) and len(set(places)) == len(places)
+    ground = Ground(world, cases, spin=alone)
+    pairs = ground.line_times()
     allocate: Callable[[int], Any] = _ordinary
     if request.registered:
         allocate = partial(_symmetric, world.comm)
@@ -117,10 +119,12 @@ def _measure(request: Request, world: World, binding: str, arguments: list[str])
         for name in _algorithms(request, world.size)
     ]
     peers = [make_peer(name, world.mpi) for name in request.peers]
-    sweep = Sweep(world, settings, ours, peers, limit, barrier, allocate, Ours.algorithm_name, _predicted_us)
+    sweep = Sweep(
+        world, settings, ours, peers, ground.limit, ground.barrier, allocate, Ours.algorithm_name, _predicted_us
+    )
     config = _config(request, world, bindings, pairs, peers)
     output = sys.stderr if request.json == "-" else sys.stdout
-    notes = [*_notes(config, bindings, pairs), *notes]
+    notes = [*_notes(config, bindings, pairs), *([ground.note] if ground.note else [])]
     if world.rank == 0:
         _print(_header(request, config, notes), output)
     rows: list[Row] = []
@@ -130,7 +134,7 @@ def _measure(request: Request, world: World, binding: str, arguments: list[str])
             if world.rank == 0:
                 _print([report.row_line(row, request.peers)], output)
                 advance()
-    config["core_to_core_end_ns"] = next(iter(_line_times(meeting, alone).values()), None)
+    config["core_to_core_end_ns"] = next(iter(ground.line_times().values()), None)
     if world.rank == 0:
         _print(report.footer_lines(settings.collective, rows, world.size), output)
         _warn_of_peers(rows)
@@ -175,14 +179,6 @@ def _ordinary(nbytes: int) -> Any:
     return whole[skip : skip + nbytes]
 
 
-def _line_times(meeting: Meeting | None, alone: bool) -> dict[str, float]:
-    """Return the time of a cache line from rank 0 to others in nanoseconds, on rank 0, where each has its own core."""
-    if meeting is None or not alone:
-        return {}
-    times = {f"0-{other}": meeting.line_time_ns(other) for other in range(1, min(meeting.size, 8))}
-    return {pair: round(time_ns, 1) for pair, time_ns in times.items() if time_ns is not None}
-
-
 def _config(
     request: Request, world: World, bindings: list[str], pairs: dict[str, float], peers: list[Any]
 ) -> dict[str, Any]:
@@ -208,7 +204,11 @@ def _config(
         "core_to_core_pairs_ns": pairs,
         "timer_overhead_ns": timer_overhead_ns(),
         "time": "median over iterations of the slowest rank's time, each call alone, inputs rewritten before it",
-        "limit": "memcpy of limit_bytes to the busiest receiver, all ranks at once, inputs rewritten before it",
+        "nodes": world.n_nodes,
+        "hosts": [hosts[world.node_of.index(node)] for node in range(world.n_nodes)],
+        "node_of_rank": list(world.node_of),
+        "ranks_per_node": [world.node_of.count(node) for node in range(world.n_nodes)],
+        "limit": _LIMIT_OF_NODES if world.n_nodes > 1 else _LIMIT_OF_ONE,
         "registered": request.registered,
         "prepared": request.prepared,
         "wire": settings.wire.name if settings.wire else None,
@@ -231,9 +231,15 @@ def _notes(config: dict[str, Any], bindings: list[str], pairs: dict[str, float])
     return [
         f"binding: {how}; the same for every contender",
         f"one cache line from core to core takes {lines or 'n/a (no two ranks with a core each)'}",
+        *([_nodes_note(config)] if config["nodes"] > 1 else []),
         f"buffers: {memory} memory, each rank's input rewritten before every call; time: median of the slowest rank's",
         *(f"peer {name}: {config['versions'][name]}" for name in ("mpi",) if name in config["versions"]),
     ]
+
+
+def _nodes_note(config: dict[str, Any]) -> str:
+    each = ", ".join(f"{n} on {host}" for n, host in zip(config["ranks_per_node"], config["hosts"], strict=True))
+    return f"nodes: {config['nodes']}, ranks: {each}; limit: {config['limit']}"
 
 
 def _header(request: Request, config: dict[str, Any], notes: list[str]) -> list[str]:

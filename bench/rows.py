@@ -60,9 +60,10 @@ class Half:
     predicted_us : float or None
         By the model; None where there is none.
     limit_us : float or None
-        Of plain copies, see :mod:`multiring.bench.limit`; None where ranks share no memory.
+        Of plain copies, see :mod:`multiring.bench.limit`, or between nodes of a bare exchange, see
+        :mod:`multiring.bench.wire_limit`; None where the ranks of a node share no memory.
     limit_bytes : int
-        That the busiest receiver copies.
+        That the busiest receiver copies, or the busiest node sends or receives.
     peers : dict of str to PeerFigures
     fastest_us : float or None
         The best iteration's, by its slowest rank.

@@ -15,6 +15,7 @@ from multiring.bench.inputs import Inputs, count_wrong, poison, write_periodic
 from multiring.bench.limit import Limit, limit_bytes
 from multiring.bench.rows import Half, PeerFigures, Row
 from multiring.bench.timing import Trial, iterations_for, measure_ns, slowest_us
+from multiring.bench.wire_limit import WireLimit
 from multiring.bench.world import World
 from multiring.errors import MultiringError
 from multiring.kernels.dtypes import DType, numpy_dtype
@@ -104,8 +105,8 @@ class Sweep:
     ours : sequence of Ours (or another contender that stands for it)
         One for each algorithm.
     peers : sequence of Contender
-    limit : Limit or None
-        None where the ranks share no memory.
+    limit : Limit or WireLimit or None
+        None where the ranks of a node share no memory.
     barrier : callable
         For between timed calls.
     allocate : callable
@@ -122,7 +123,7 @@ class Sweep:
         settings: Settings,
         ours: Sequence[Any],
         peers: Sequence[Contender] = (),
-        limit: Limit | None = None,
+        limit: Limit | WireLimit | None = None,
         barrier: Callable[[], object] | None = None,
         allocate: Callable[[int], Any] | None = None,
         algorithm_name: Callable[[Any, Case], str] = lambda contender, case: (
@@ -184,13 +185,13 @@ class Sweep:
 
                 trials.append(Trial(contender.name, rewrite, call, verify, in_place))
             if self._limit is not None:
-                limit_bytes_sent, copy = self._limit.bind(case, in_place)
-                limit_send = limit_bytes_sent.view(dtype)
+                limit_sent, move = self._limit.bind(case, in_place)
+                limit_send = limit_sent.view(dtype)
 
                 def rewrite_limit(k: int, array: Any = limit_send) -> None:
                     write_periodic(array, sent[k % 2])
 
-                trials.append(Trial(self._limit.name, rewrite_limit, copy, None, in_place))
+                trials.append(Trial(self._limit.name, rewrite_limit, move, None, in_place))
         iterations = settings.iterations or iterations_for(case.size_bytes)
         taken = measure_ns(trials, iterations, settings.warmup, self._barrier)
         by_rank = self._world.gather(taken).reshape(self._world.size, *taken.shape)
@@ -237,7 +238,7 @@ class Sweep:
             int(wrong[ours.name, in_place]) if checked else None,
             self._predict(ours, case, in_place),
             times.get(("limit", in_place), nothing)[0],
-            limit_bytes(case, in_place),
+            (self._limit.limit_bytes if self._limit is not None else limit_bytes)(case, in_place),
             peers,
             fastest_us,
         )

@@ -150,7 +150,9 @@ def _check_world(request: Request, place: LocalPlace, launched: bool) -> Request
         raise ArgumentError("--peer mpi: got ranks that no mpiexec started; wanted -g N alone, or mpiexec -n N")
     n_ranks = place.size if launched else request.ranks or 1
     request = replace(request, settings=replace(request.settings, roots=check_roots(request, n_ranks)))
-    local_size = place.local_size if launched else n_ranks
+    # All hosts of a lab share one machine's memory.
+    n_hosts_here = int(os.environ.get("MULTIRING_LAB_HOSTS", "1"))
+    local_size = place.local_size * n_hosts_here if launched else n_ranks
     check_memory(needed_bytes(request.settings, n_ranks, request.peers), local_size, request.end_text)
     return request
 

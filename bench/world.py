@@ -75,16 +75,47 @@ class World:
     comm : multiring.Communicator or None
         Ours.
     mpi : mpi4py.MPI.Comm or None
-        Used to exchange figures where it is there, so that they do not pass through what is being measured.
+        Used to exchange figures where it is there, so that they do not pass through what is being measured. It must be
+        there where the ranks are on several nodes.
+    node : int, optional
+        The node of this rank; the communicator's where omitted.
     """
 
-    def __init__(self, comm: Any = None, mpi: Any = None) -> None:
+    def __init__(self, comm: Any = None, mpi: Any = None, node: int | None = None) -> None:
         if comm is None and mpi is None:
             raise TypeError("a world needs a communicator")
         self.comm: Any = comm
         self.mpi: Any = mpi
         self.rank: int = comm.rank if comm is not None else mpi.rank
         self.size: int = comm.size if comm is not None else mpi.size
+        self._node = getattr(comm, "node", 0) if node is None else node
+        self._node_of: tuple[int, ...] | None = None
+
+    @property
+    def node_of(self) -> tuple[int, ...]:
+        """The node of each rank, from 0. All ranks ask for it at the same time first."""
+        if self._node_of is None:
+            self._node_of = tuple(int(node) for node in self.gather([float(self._node)])[:, 0])
+        return self._node_of
+
+    @property
+    def n_nodes(self) -> int:
+        """How many nodes there are."""
+        return max(self.node_of) + 1
+
+    def on_node(self) -> World:
+        """Return the world of the ranks of this rank's node, in the same order; collective."""
+        if self.n_nodes == 1:
+            return self
+        return World(None, self.mpi.Split(self._node, self.rank), 0)
+
+    def of_leaders(self) -> Any:
+        """Return an MPI communicator of the first rank of each node, None on the others; collective."""
+        from mpi4py import MPI
+
+        leads = self.node_of.index(self._node) == self.rank
+        leaders = self.mpi.Split(0 if leads else MPI.UNDEFINED, self.rank)
+        return leaders if leads else None
 
     def gather(self, values: NDArray[np.float64] | list[float]) -> NDArray[np.float64]:
         """Return every rank's values, one row for each rank, on every rank.

@@ -19,6 +19,9 @@ class Entries:
         self.announce = native(interpreter.announce, "int64(int64,int64)")
         self.deliver = native(mail.deliver, "int64(int64,int64)")
         self.abort = native(abort.abort, "int64(int64,int64)")
+        self.claim_text = native(abort.claim_text, "int64(int64,int64)")
+        self.glance = native(abort.glance, "int64(int64)")
+        self.give_up = native(abort.give_up, "int64(int64,int64,int64)")
         self.span_address = span_address
 
 

@@ -6,6 +6,7 @@ import contextlib
 import json
 import math
 import os
+import platform
 import time
 import weakref
 from collections import OrderedDict
@@ -15,12 +16,18 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from multiring.collectives.drivers.closing import Closing
 from multiring.collectives.drivers.control import Layout, Waiting
+from multiring.collectives.drivers.far import Far
+from multiring.collectives.drivers.far_mail import FarMail
 from multiring.collectives.drivers.faults import abort_error, mismatch_error
+from multiring.collectives.drivers.network import Network
 from multiring.collectives.drivers.shared_memory import Exchange, SharedMemory
 from multiring.collectives.entries import entries
+from multiring.collectives.farewell import note_failure
 from multiring.collectives.invocation import CallRecord, Invocation
 from multiring.collectives.living import remember
+from multiring.collectives.nodes import Nodes
 from multiring.collectives.plan import Plan
 from multiring.collectives.planner import Planner
 from multiring.collectives.request import Request
@@ -29,10 +36,7 @@ from multiring.collectives.schedules.measured_cost import Manner
 from multiring.errors import CommunicatorClosed, LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 from multiring.kernels.records import (
-    ABORT_CULPRIT_SHIFT,
     ABORT_PEER_LOST,
-    ABORT_REASON_SHIFT,
-    ABORT_REPORTER_SHIFT,
     ABORT_USER,
     ABORTED,
     ATTACH,
@@ -63,7 +67,7 @@ from multiring.kernels.records import (
     SIGNATURE_REFUSED,
     WAIT,
 )
-from multiring.topology.host import host_topology
+from multiring.topology.cluster import cluster_topology
 from multiring.topology.load import injected as injected_topology
 from multiring.topology.model import Topology
 from multiring.topology.tuning_file import agreed_text, measured_of
@@ -89,6 +93,10 @@ class Executor:
         How long a call waits for the others.
     waiting, layout
         Instead of this node's policy and the usual sizes; for tests.
+    nodes : Nodes, optional
+        Where the ranks are; by default on one node.
+    network : Network, optional
+        Needed where there are several nodes; owned by the executor from now on.
     """
 
     def __init__(
@@ -100,18 +108,35 @@ class Executor:
         timeout_s: float = 300.0,
         waiting: Waiting | None = None,
         layout: Layout | None = None,
+        nodes: Nodes | None = None,
+        network: Network | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
         self.timeout_s = timeout_s
         self._waiting = waiting
         self._entries = entries()
+        self._nodes = nodes or Nodes((0,) * size, (platform.node(),) * size)
+        members = self._nodes.members(rank)
+        others = self._nodes.others(rank)
         settings = json.dumps(_settings()).encode()
         # Rank 0's settings count for all: the choice must not depend on what one rank knows.
         self._settings: dict[str, str | None] = json.loads(exchange(settings)[0])
-        self._driver = SharedMemory(rank, size, exchange, waiting=waiting, layout=layout)
+        self._driver = SharedMemory(
+            members.index(rank),
+            len(members),
+            exchange,
+            waiting=waiting,
+            layout=layout or (Layout.between_nodes(len(members)) if others else None),
+            ranks=[*members, *(r for ranks in others for r in ranks)],
+        )
         self._context = self._driver.context
-        self._hosts = [f["host"] for f in self._driver.facts]
+        self._closing = Closing(self._context, self._entries, rank)
+        self._far: Far | None = None
+        if others:
+            if network is None:
+                raise LaunchError(f"the {size} ranks are on {self._nodes.count} nodes, and no network joins them")
+            self._far = Far(network, self._context, self._entries, self._closing, others)
         self._invocations: OrderedDict[tuple[Request, int, tuple[int, ...] | None], Invocation] = OrderedDict()
         self._alive: weakref.WeakSet[Invocation] = weakref.WeakSet()
         self._announcement: NDArray[np.int64] = np.zeros(CALL_WORDS, dtype=np.int64)
@@ -119,19 +144,19 @@ class Executor:
         self._error: MultiringError | None = None
         self.closed = False
         self._left = False
-        self.over_mpi = False
-        self.local_rank, self.local_size = rank, size
-        self.node, self.n_nodes = 0, 1
+        self.local_rank, self.local_size = members.index(rank), len(members)
+        self.node, self.n_nodes = self._nodes.node_of[rank], self._nodes.count
         self.device = "host"
         injected = injected_topology({"MULTIRING_TOPOLOGY": self._settings["topology"] or ""}, size)
         measured = measured_of(self._settings.get("tuning"))
-        self.topology: Topology = injected or host_topology(size, measured=measured)
+        self.topology: Topology = injected or cluster_topology(self._nodes.node_of, measured=measured)
         self._planner = Planner(
             rank,
             self.topology,
             self._settings["algorithm"],
             self._context.layout.n_slots,
-            by_price=injected is not None or self.topology.rates is not None,
+            nodes=self._nodes.node_of,
+            by_price=injected is not None or self._far is not None or self.topology.rates is not None,
         )
         remember(self)
 
@@ -190,7 +215,8 @@ class Executor:
         record = invocation.record
         while code != DONE:
             if code == WAIT:
-                pass
+                if self._far is not None:
+                    self._far.attend(record)
             elif code == ATTACH:
                 self._attach(record.words)
             elif code == LOWER:
@@ -205,7 +231,7 @@ class Executor:
         try:
             self._driver.attach(peer, int(words[CALL_SEGMENT]))
         except PeerLostError:
-            report = self._context.report(self.rank)
+            report = self._context.report(self.local_rank)
             for field, source in (
                 (REPORT_PHASE, CALL_PHASE),
                 (REPORT_PEER, CALL_PEER),
@@ -213,12 +239,9 @@ class Executor:
                 (REPORT_COUNT, CALL_COUNT),
             ):
                 report[field] = words[source]
-            self._set_abort(ABORT_PEER_LOST, peer)
+            report[REPORT_PEER] = self._context.ranks[peer]
+            self._closing.set(ABORT_PEER_LOST, self._context.ranks[peer])
             self._fail(ABORTED, 0, None)
-
-    def _set_abort(self, reason: int, culprit: int = 0) -> None:
-        record = (reason << ABORT_REASON_SHIFT) | (culprit << ABORT_CULPRIT_SHIFT) | (self.rank << ABORT_REPORTER_SHIFT)
-        self._entries.abort(self._context.address, record)
 
     def _broken(self, invocation: Invocation, error: BaseException) -> None:
         """Close the communicator for all when a call ends half-way by what is not in ABORT, such as Ctrl-C."""
@@ -245,12 +268,15 @@ class Executor:
         if code == MISMATCH and not self._context.abort_word:
             error = mismatch_error(self._context, epoch, self.rank, plan)
         else:
-            error = abort_error(self._context, self.rank, self._hosts, plan)
+            error = abort_error(self._context, self.rank, self._nodes.hosts, plan)
         self._abandon(error)
         raise error
 
     def _abandon(self, error: MultiringError) -> None:
         """Close for good: every later call raises the same error."""
+        note_failure()
+        if self._far is not None:
+            self._far.tell_failure(error)
         self._driver.heap.retire()
         self._end(error)
 
@@ -283,6 +309,8 @@ class Executor:
                 code = self._entries.announce(words.ctypes.data, signature)
                 if code == WAIT and time.monotonic() > given_up:
                     return
+                if code == WAIT and self._far is not None:
+                    self._far.listen()
             if code != DONE:
                 self._fail(code, int(words[CALL_EPOCH]), None)
 
@@ -310,6 +338,7 @@ class Executor:
         if not operations:
             return
         records: NDArray[np.int64] = np.zeros((len(operations), CALL_WORDS), dtype=np.int64)
+        near, far = [], []
         for record, (is_send, address, count, dtype, peer) in zip(records, operations, strict=True):
             record[CALL_CONTEXT] = self._context.address
             record[CALL_PHASE] = PHASE_MAIL
@@ -319,15 +348,29 @@ class Executor:
             record[CALL_COUNT] = count * dtype.itemsize
             record[CALL_SIGNATURE] = dtype.code
             record[MAIL_SENDS] = is_send
-            record[MAIL_PEER] = peer
-        addresses: NDArray[np.int64] = np.array([r.ctypes.data for r in records], dtype=np.int64)
+            if self._nodes.node_of[peer] == self.node:
+                record[MAIL_PEER] = self._context.member_of[peer]
+                near.append(record)
+            else:
+                record[MAIL_PEER] = peer
+                far.append(record)
         with self._abort_on_interrupt():
-            code = WAIT
-            while code in (WAIT, ATTACH):
-                if code == ATTACH:
-                    self._attach(records[0])
-                code = self._entries.deliver(addresses.ctypes.data, len(addresses))
+            self._deliver(near, self._far.begin_mail(far) if far and self._far is not None else None)
+
+    def _deliver(self, near: list[NDArray[np.int64]], mail: FarMail | None) -> None:
+        """Carry out messages inside the node, and those that are under way to others and from them."""
+        addresses: NDArray[np.int64] = np.array([r.ctypes.data for r in near], dtype=np.int64)
+        code = WAIT if near else DONE
+        while code != DONE or (mail is not None and mail.first is not None):
+            if mail is not None and self._far is not None:
+                self._far.attend_mail(mail)
+            elif self._far is not None:
+                self._far.listen()
             if code != DONE:
+                code = self._entries.deliver(addresses.ctypes.data, len(addresses))
+            if code == ATTACH:
+                self._attach(near[0])
+            elif code not in (WAIT, DONE) or self._context.abort_word:
                 self._fail(ABORTED, 0, None)
 
     # --- memory ------------------------------------------------------------------------------------------------------
@@ -383,6 +426,7 @@ class Executor:
         members = {c: sorted((k, r) for r, (other, k) in enumerate(rows) if other == c) for c in colors}
         if color is not None:
             ranks = [r for _, r in members[color]]
+            nodes = self._nodes.of_some(ranks)
 
             n_exchanges = 0
 
@@ -394,14 +438,19 @@ class Executor:
 
             try:
                 mine = Executor(
-                    ranks.index(self.rank), len(ranks), exchange, timeout_s=self.timeout_s, waiting=self._waiting
+                    ranks.index(self.rank),
+                    len(ranks),
+                    exchange,
+                    timeout_s=self.timeout_s,
+                    waiting=self._waiting,
+                    nodes=nodes,
+                    network=self._far.network.split(ranks) if self._far is not None and nodes.count > 1 else None,
                 )
             except (SharedMemoryError, LaunchError):
                 # The other colors go on, in step.
                 for _ in range(SPLIT_EXCHANGES - n_exchanges):
                     self.gather_bytes(b"")
                 raise
-            mine.over_mpi = self.over_mpi
         else:
             for _ in range(SPLIT_EXCHANGES):
                 self.gather_bytes(b"")
@@ -416,6 +465,8 @@ class Executor:
         """
         if self._error is not None:
             raise _again(self._error)
+        if self._far is not None:
+            self._far.listen()
         if self._context.abort_word:
             self._fail(ABORTED, 0, None)
 
@@ -429,10 +480,8 @@ class Executor:
         """
         if self.closed:
             return
-        if not self._context.abort_word:
-            self._context.abort_text = reason
-        self._set_abort(ABORT_USER)
-        self._abandon(abort_error(self._context, self.rank, self._hosts, None))
+        self._closing.set_text(reason, ABORT_USER)
+        self._abandon(abort_error(self._context, self.rank, self._nodes.hosts, None))
 
     def close(self) -> None:
         """Leave the communicator; a peer that still calls gets CommunicatorClosed. Closing twice is nothing."""
@@ -443,6 +492,8 @@ class Executor:
             # Peers that never come to a call that was refused here must not keep this rank; those that come late see
             # the refusal.
             self._announce(SIGNATURE_CLOSED, CLOSE_PATIENCE_S)
+            if self._far is not None:
+                self._far.leave()
         if self._error is None:
             self._left = True
             self._end(CommunicatorClosed(f"rank {self.rank} has closed this communicator; make a new one"))

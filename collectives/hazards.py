@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from multiring.collectives.program import FIRST_STEP, Instruction, Lowered, Wait
+from multiring.collectives.program import (
+    FIRST_STEP,
+    IN_TURN_ARRIVED,
+    Instruction,
+    Lane,
+    Lowered,
+    Wait,
+)
 from multiring.kernels.records import SPACE_OUT, SPACE_SLOT
 
 __all__ = ["order"]
@@ -44,9 +51,10 @@ class _Ordering:
         """Order the instructions of each rank and find out whom each has to wait for."""
         programs: list[list[Instruction]] = [[] for _ in range(self.n_ranks)]
         # sorted() is stable: within a step, the order of emission.
-        for instruction in sorted(self.instructions, key=lambda i: (i.step, self._late(i))):
+        for instruction in sorted(self.instructions, key=self._turn):
             instruction.index = len(programs[instruction.rank])
             programs[instruction.rank].append(instruction)
+        self._set_skews()
         hoisted = [0] * self.n_ranks
         if self.eager:
             for rank, program in enumerate(programs):
@@ -62,14 +70,30 @@ class _Ordering:
         for waits in (*(i.waits for p in programs for i in p), *exits):
             for wait in waits:
                 programs[wait.rank][wait.index].awaited = True
-        return Lowered(programs, exits, max(self.n_places), hoisted, self._skews())
+        lanes = [_lanes(program) for program in programs]
+        # A message is a slice, so slices have a length also where no slot holds them.
+        n_places = max(max(self.n_places), int(any(lanes)))
+        return Lowered(programs, exits, n_places, hoisted, lanes)
+
+    def _turn(self, instruction: Instruction) -> tuple[int, bool, int, bool]:
+        hoisted = self._is_hoisted(instruction)
+        return instruction.step, not hoisted, instruction.in_turn, self._late(instruction)
 
     def _late(self, instruction: Instruction) -> bool:
         """Whether an instruction may come after those that peers wait for."""
-        return instruction.step == FIRST_STEP and instruction.destinations[0].space == SPACE_OUT
+        return (
+            instruction.step == FIRST_STEP
+            and instruction.lane is None
+            and instruction.destinations[0].space == SPACE_OUT
+        )
 
     def _is_hoisted(self, instruction: Instruction) -> bool:
-        return self.eager and instruction.step == FIRST_STEP and instruction.destinations[0].space == SPACE_SLOT
+        return (
+            self.eager
+            and instruction.step == FIRST_STEP
+            and instruction.lane is None
+            and instruction.destinations[0].space == SPACE_SLOT
+        )
 
     def _find_hazards(self) -> None:
         """Derive the waits within a slice.
@@ -145,15 +169,42 @@ class _Ordering:
                     exits[operand.rank].append(Wait(instruction.rank, instruction.index))
         return [_latest(waits) for waits in exits]
 
-    def _skews(self) -> dict[int, int]:
-        """Let later steps run behind by up to K - 2 slices, so that ranks wait less for each other."""
-        steps = sorted({i.step for i in self.instructions})
+    def _set_skews(self) -> None:
+        """Let later steps run behind by up to K - 2 slices, so that ranks wait less for each other.
+
+        ::
+
+            step 0    step 1, begin    step 1, arrived    step 2        most = 6, one step between nodes
+            0         1                1 + 4              6             slices on their way between nodes: 4
+
+        What waits for other nodes runs as far behind as the slots allow: so many slices are on their way at once.
+        """
+        wired = {i.step for i in self.instructions if i.in_turn >= IN_TURN_ARRIVED}
+        phases = sorted({_phase(i) for i in self.instructions})
         most = self.n_slots - 2
-        if not any(self.n_places) or self.eager:
-            return dict.fromkeys(steps, 0)
-        if len(steps) <= most + 1:
-            return {s: k for k, s in enumerate(steps)}
-        return {s: k * most // (len(steps) - 1) for k, s in enumerate(steps)}
+        if self.eager or not phases or not (any(self.n_places) or wired):
+            return
+        n_gaps = len(phases) - 1
+        n_far = sum(arrived for _, arrived in phases[1:])
+        far = (most - (n_gaps - n_far)) // n_far if n_far and n_gaps <= most else 1
+        skews = {phases[0]: 0}
+        for number, phase in enumerate(phases[1:], 1):
+            if n_gaps <= most:
+                skews[phase] = skews[phases[number - 1]] + (far if phase[1] else 1)
+            else:
+                skews[phase] = number * most // n_gaps
+        for instruction in self.instructions:
+            instruction.skew = skews[_phase(instruction)]
+
+
+def _phase(instruction: Instruction) -> tuple[int, bool]:
+    """Return an instruction's step, and whether it waits there for another node."""
+    return instruction.step, instruction.in_turn >= IN_TURN_ARRIVED
+
+
+def _lanes(program: list[Instruction]) -> list[Lane]:
+    """Return the transfers from and to other nodes that a program takes part in: the same in all variants."""
+    return sorted({i.lane for i in program if i.lane is not None}, key=lambda lane: (lane.src, lane.dst, lane.number))
 
 
 def _latest(waits: list[Wait]) -> list[Wait]:

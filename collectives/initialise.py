@@ -11,14 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from multiring.collectives.bootstrap import Bootstrap, connect
+from multiring.collectives.drivers.far import settle_leaving
+from multiring.collectives.drivers.network import Network
 from multiring.collectives.executor import Executor
+from multiring.collectives.farewell import expect, say_farewell
 from multiring.collectives.living import living
+from multiring.collectives.nodes import Nodes
 from multiring.collectives.time_limit import seconds_of
 from multiring.errors import ArgumentError, ArgumentTypeError, LaunchError
 
 __all__ = ["from_mpi", "init"]
 
 JOIN_TIMEOUT_S = 60.0
+SETTLING_S = 0.5
+"""How long the last notices of communicators may take that all ranks have closed."""
 
 
 def init(device: str, timeout_s: float) -> Executor:
@@ -37,7 +43,7 @@ def init(device: str, timeout_s: float) -> Executor:
     """
     _check_device(device)
     limit_s = _timeout(timeout_s)
-    return _join(connect(os.environ, min(limit_s, JOIN_TIMEOUT_S)), limit_s, over_mpi="mpi4py.MPI" in sys.modules)
+    return _join(connect(os.environ, min(limit_s, JOIN_TIMEOUT_S)), limit_s)
 
 
 def from_mpi(comm: Any, device: str, timeout_s: float) -> Executor:
@@ -47,7 +53,7 @@ def from_mpi(comm: Any, device: str, timeout_s: float) -> Executor:
     _check_mpi(comm)
     from multiring.collectives.bootstrap.mpi import MpiBootstrap
 
-    return _join(MpiBootstrap(comm, min(limit_s, JOIN_TIMEOUT_S)), limit_s, over_mpi=True)
+    return _join(MpiBootstrap(comm, min(limit_s, JOIN_TIMEOUT_S)), limit_s)
 
 
 def _check_device(device: str) -> None:
@@ -77,50 +83,68 @@ def _timeout(timeout_s: float) -> float:
         ) from None
 
 
-def _join(bootstrap: Bootstrap, timeout_s: float, *, over_mpi: bool) -> Executor:
+def _join(bootstrap: Bootstrap, timeout_s: float) -> Executor:
     try:
-        _require_one_node(bootstrap)
-        executor = Executor(bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s)
+        nodes = _nodes(bootstrap)
+        network = _network(bootstrap, nodes) if nodes.count > 1 else None
+        executor = Executor(
+            bootstrap.rank, bootstrap.size, bootstrap.all_gather, timeout_s=timeout_s, nodes=nodes, network=network
+        )
+        if comm := _mpi_of(bootstrap):
+            expect(comm)
     finally:
         bootstrap.close()
-    executor.over_mpi = over_mpi
     # Last registered, first run: before what MPI and the user registered earlier.
     atexit.unregister(_close_all)
     atexit.register(_close_all)
     return executor
 
 
-def _node_identity() -> str:
+def _nodes(bootstrap: Bootstrap) -> Nodes:
+    """Find out which ranks are on one node: those with equal identities, whatever their hosts are called."""
+    facts = [json.loads(b) for b in bootstrap.all_gather(json.dumps([_node_identity(), platform.node()]).encode())]
+    return Nodes.of([tuple(identity) for identity, _ in facts], [host for _, host in facts])
+
+
+def _node_identity() -> list[str]:
     """Return what ranks of one node have in common."""
     forced = os.environ.get("MULTIRING_HOST_ID")
     if forced:
-        return forced
+        return ["MULTIRING_HOST_ID", forced]
     # Two containers on one machine may have one host name or two: the boot tells machines apart, and whether memory
     # can be shared is then tried for real.
     try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return ["boot", Path("/proc/sys/kernel/random/boot_id").read_text().strip()]
     except OSError:
-        return platform.node()
+        return ["host", platform.node()]
 
 
-def _require_one_node(bootstrap: Bootstrap) -> None:
-    nodes = [json.loads(b) for b in bootstrap.all_gather(json.dumps([_node_identity(), platform.node()]).encode())]
-    names: dict[str, str] = dict(nodes)
-    if len(names) > 1:
-        raise LaunchError(
-            f"the {bootstrap.size} ranks are on {len(names)} nodes ({', '.join(sorted(names.values()))}), wanted one:"
-            " collectives between nodes are not built yet; start all ranks on one host"
-        )
+def _mpi_of(bootstrap: Bootstrap) -> Any:
+    """Return the MPI communicator that the ranks met over, or None."""
+    if "mpi4py.MPI" not in sys.modules:
+        return None
+    from multiring.collectives.bootstrap.mpi import MpiBootstrap
+
+    return bootstrap.comm if isinstance(bootstrap, MpiBootstrap) else None
+
+
+def _network(bootstrap: Bootstrap, nodes: Nodes) -> Network:
+    comm = _mpi_of(bootstrap)
+    if comm is not None:
+        from multiring.collectives.drivers.mpi import Mpi
+
+        return Mpi(comm.Dup())
+    hosts = sorted(set(nodes.hosts))
+    raise LaunchError(
+        f"the {bootstrap.size} ranks are on {nodes.count} nodes ({', '.join(hosts)}), and were started without MPI;"
+        " between nodes multiring needs it: start the program with mpiexec, or with srun and an MPI plug-in"
+        " (srun --mpi=pmix)"
+    )
 
 
 def _close_all() -> None:
     """Tell the peers of every open communicator that this process leaves."""
-    failed = False
     for executor in living():
-        failed = failed or (executor.over_mpi and executor.failed)
         executor.close()
-    if failed:
-        # A peer is gone: MPI_Finalize would wait for it for ever, so the process ends without it.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1 if getattr(sys, "last_value", None) is not None else 0)
+    say_farewell()
+    settle_leaving(SETTLING_S)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import Context
 from multiring.collectives.drivers.faults import signature_of
+from multiring.collectives.drivers.wire import WireRecord
 from multiring.collectives.plan import EAGER, Plan
 from multiring.kernels.dtypes import DType
 from multiring.kernels.records import (
@@ -29,6 +30,7 @@ from multiring.kernels.records import (
     CALL_STREAM,
     CALL_TIMEOUT_NS,
     CALL_VARIANT,
+    CALL_WIRE,
     CALL_WIRE_BYTES,
     CALL_WORDS,
     CALL_X_BYTES,
@@ -90,12 +92,12 @@ class CallRecord:
         request, schedule, rank = plan.request, plan.schedule, plan.rank
         where = plan.geometry(count, counts)
         plan.check_slots(context.layout.slot_bytes)
-        n_ranks = schedule.n_ranks
+        n_ranks, n_members = schedule.n_ranks, context.layout.n_ranks
         self.plan = plan
         self.words: NDArray[np.int64] = np.zeros(CALL_WORDS, dtype=np.int64)
         self.address = self.words.ctypes.data
         self._chunks = np.ascontiguousarray(where.chunks)
-        self._bases: NDArray[np.int64] = np.zeros(2 * n_ranks, dtype=np.int64)
+        self._bases: NDArray[np.int64] = np.zeros(2 * n_members, dtype=np.int64)
         self._operands: NDArray[np.int64] = np.zeros(2 * n_ranks + 2, dtype=np.int64)
         self._parameters: NDArray[np.int64] = np.zeros(8, dtype=np.int64)
         self._programs: list[NDArray[np.int64]] = []
@@ -127,13 +129,19 @@ class CallRecord:
         ):
             self.words[field] = value
         self._enter_kinds(span_address)
+        lowered = plan.lowered(EAGER if self.eager else 0) if plan.spans_nodes else None
+        self.wire: WireRecord | None = None
+        if lowered is not None and lowered.is_wired:
+            self.wire = WireRecord(lowered.lanes[rank], rank, plan.n_slots)
+            self.words[CALL_WIRE] = self.wire.words.ctypes.data
         if self.eager:
             self._enter_program(0, EAGER)
 
     @property
     def memory(self) -> list[NDArray[np.int64]]:
         """The arrays that the record consists of."""
-        return [self.words, self._chunks, self._bases, self._operands, self._parameters, *self._programs]
+        own = [self.words, self._chunks, self._bases, self._operands, self._parameters, *self._programs]
+        return own + (self.wire.memory if self.wire is not None else [])
 
     def _enter_kinds(self, span_address: Callable[..., int]) -> None:
         request = self.plan.request

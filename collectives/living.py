@@ -12,7 +12,6 @@ __all__ = ["Living", "living", "remember"]
 class Living(Protocol):
     """What a communicator lets happen to itself."""
 
-    over_mpi: bool
     closed: bool
 
     @property

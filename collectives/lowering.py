@@ -7,6 +7,7 @@ program does not depend on the count. What lowering adds:
 - fusion: all reduces into one (rank, chunk) in a step are one instruction, and copies of its result that follow are
   further destinations of it where they can be reached;
 - scratch places where a step reads and writes the same place;
+- between nodes, the four instructions of a message (see :mod:`multiring.collectives.wiring`);
 - waits, from the hazards between all instructions of all ranks.
 """
 
@@ -14,18 +15,32 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from multiring.collectives.hazards import order
-from multiring.collectives.program import FIRST_STEP, Instruction, Lowered, Operand
+from multiring.collectives.program import (
+    FIRST_STEP,
+    IN_TURN_ARRIVED,
+    IN_TURN_BEGIN,
+    IN_TURN_LOCAL,
+    Instruction,
+    Lane,
+    Lowered,
+    Operand,
+)
 from multiring.collectives.schedules.schedule import Schedule
+from multiring.collectives.wiring import wire
 from multiring.kernels.records import (
     KIND_CAST_IN,
     KIND_CAST_OUT,
     KIND_COPY,
     KIND_FORWARD,
+    KIND_RECEIVED,
     KIND_REDUCE,
     KIND_REDUCE_FINAL,
+    KIND_SEND,
     SPACE_OUT,
     SPACE_SLOT,
     SPACE_X,
@@ -50,9 +65,33 @@ class _Value:
     producer: Instruction | None
 
 
+class _Life(NamedTuple):
+    """What happens to a value.
+
+    Attributes
+    ----------
+    read : bool
+        Another rank gets it.
+    near : bool
+        One of the same node, which reads it itself.
+    clash : bool
+        In the very step that overwrites it.
+    last : bool
+        Nothing overwrites it.
+    """
+
+    read: bool
+    near: bool
+    clash: bool
+    last: bool
+
+
 class _Lowering:
-    def __init__(self, schedule: Schedule, *, x_visible: bool, out_visible: bool, through_slots: bool) -> None:
+    def __init__(
+        self, schedule: Schedule, nodes: Sequence[int], *, x_visible: bool, out_visible: bool, through_slots: bool
+    ) -> None:
         self.schedule = schedule
+        self.nodes = nodes
         self.collective = schedule.collective
         self.x_visible = x_visible and not through_slots
         self.out_visible = out_visible and not through_slots
@@ -61,6 +100,8 @@ class _Lowering:
         self.everyone = (1 << self.n_ranks) - 1
         self.instructions: list[Instruction] = []
         self.of_chunk: dict[int, list[Instruction]] = defaultdict(list)
+        self.n_lanes: dict[tuple[int, int], int] = defaultdict(int)
+        self.in_turn = IN_TURN_LOCAL
         self.n_places = [0] * self.n_ranks
         self.place_of: dict[tuple[int, int, int], int] = {}
         self.outputs = [
@@ -71,32 +112,30 @@ class _Lowering:
     # --- what the schedule will do ----------------------------------------------------------------------------------
 
     def _scan(self) -> None:
-        """Note in which steps each (rank, chunk) is read by a peer, and written."""
+        """Note in which steps each (rank, chunk) is read by a peer, by one of its node, and written."""
         self.reads: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self.near_reads: dict[tuple[int, int], list[int]] = defaultdict(list)
         self.writes: dict[tuple[int, int], list[int]] = defaultdict(list)
         for number, step in enumerate(self.schedule.steps):
             for src, dst, chunk in zip(step.src.tolist(), step.dst.tolist(), step.chunk.tolist(), strict=True):
-                for table, key in ((self.reads, (src, chunk)), (self.writes, (dst, chunk))):
+                tables = [(self.reads, (src, chunk)), (self.writes, (dst, chunk))]
+                if not self._is_far(src, dst):
+                    tables.append((self.near_reads, (src, chunk)))
+                for table, key in tables:
                     if not table[key] or table[key][-1] != number:
                         table[key].append(number)
 
-    def _life(self, rank: int, chunk: int, step: int) -> tuple[bool, bool, bool]:
-        """Return what happens to the value that ``step`` writes.
+    def _is_far(self, src: int, dst: int) -> bool:
+        return self.nodes[src] != self.nodes[dst]
 
-        Returns
-        -------
-        read : bool
-            A peer reads it.
-        clash : bool
-            A peer reads it in the very step that overwrites it.
-        last : bool
-            Nothing overwrites it.
-        """
-        writes, reads = self.writes[rank, chunk], self.reads[rank, chunk]
+    def _life(self, rank: int, chunk: int, step: int) -> _Life:
+        """Return what happens to the value that ``step`` writes."""
+        writes, reads, near = self.writes[rank, chunk], self.reads[rank, chunk], self.near_reads[rank, chunk]
         at = bisect.bisect_right(writes, step)
         following = writes[at] if at < len(writes) else self.schedule.n_steps
         first, end = bisect.bisect_right(reads, step), bisect.bisect_right(reads, following)
-        return first < end, first < end and reads[end - 1] == following, at == len(writes)
+        is_near = bisect.bisect_right(near, step) < bisect.bisect_right(near, following)
+        return _Life(first < end, is_near, first < end and reads[end - 1] == following, at == len(writes))
 
     # --- where values lie -------------------------------------------------------------------------------------------
 
@@ -137,25 +176,26 @@ class _Lowering:
 
     def _homes(self, rank: int, chunk: int, step: int, old: _Value | None) -> tuple[list[Operand], bool]:
         """Return where the value that ``step`` writes must lie, and whether it must reach the output from a slot."""
-        read, clash, last = self._life(rank, chunk, step)
+        life = self._life(rank, chunk, step)
         in_output = chunk in self.outputs[rank]
         out = Operand(SPACE_OUT, rank, chunk)
         homes: list[Operand] = []
-        use_output = in_output and not self.through_slots and (last or (self.out_visible and not clash))
+        seen = self.out_visible or not life.near
+        use_output = in_output and not self.through_slots and (life.last or (seen and not life.clash))
         if use_output:
             homes.append(out)
         # A peer reads a symmetric output directly, unless the step that overwrites it also reads it.
-        if (read and (not self.out_visible or clash or not use_output)) or not homes:
+        if (life.read and (not seen or life.clash or not use_output)) or not homes:
             busy = [p for p in old.places if p.space == SPACE_SLOT] if old and step in self.reads[rank, chunk] else []
             homes.insert(0, self._slot(rank, chunk, busy[0] if busy else None))
-        return homes, last and in_output and self.through_slots
+        return homes, life.last and in_output and self.through_slots
 
     # --- building ---------------------------------------------------------------------------------------------------
 
     def _emit(
         self, rank: int, kind: int, step: int, chunk: int, sources: list[Operand], destinations: list[Operand]
     ) -> Instruction:
-        instruction = Instruction(rank, kind, step, chunk, sources, destinations)
+        instruction = Instruction(rank, kind, step, chunk, sources, destinations, in_turn=self.in_turn)
         self.instructions.append(instruction)
         self.of_chunk[chunk].append(instruction)
         return instruction
@@ -175,9 +215,9 @@ class _Lowering:
             for chunk in self.collective.before(rank, self.n_ranks, self.schedule.n_chunks).tolist():
                 x = Operand(SPACE_X, rank, chunk)
                 value = _Value([x], 1 << rank, None)
-                read, clash, _ = self._life(rank, chunk, FIRST_STEP)
-                used = read or bool(self.writes[rank, chunk]) or chunk in self.outputs[rank]
-                if (self.through_slots and used) or (read and (not self.x_visible or clash)):
+                life = self._life(rank, chunk, FIRST_STEP)
+                used = life.read or bool(self.writes[rank, chunk]) or chunk in self.outputs[rank]
+                if (self.through_slots and used) or life.clash or (life.near and not self.x_visible):
                     slot = self._slot(rank, chunk)
                     kind = KIND_CAST_IN if self.through_slots else KIND_COPY
                     value.producer = self._emit(rank, kind, FIRST_STEP, chunk, [x], [slot])
@@ -198,11 +238,50 @@ class _Lowering:
         for (dst, chunk), arrows in sorted(
             groups.items(), key=lambda g: (g[0][0], (g[1][0][0] - g[0][0]) % self.n_ranks)
         ):
+            far = any(self._is_far(src, dst) for src, _ in arrows)
+            self.in_turn = IN_TURN_ARRIVED if far else IN_TURN_LOCAL
             if arrows[0][1]:
                 written[dst, chunk] = self._reduce(number, dst, chunk, [src for src, _ in arrows], values)
+            elif far:
+                written[dst, chunk] = self._receive(number, dst, chunk, arrows[0][0], values)
             else:
                 written[dst, chunk] = self._copy(number, dst, chunk, arrows[0][0], values)
+        self.in_turn = IN_TURN_LOCAL
         values.update(written)
+
+    # --- between nodes ----------------------------------------------------------------------------------------------
+
+    def _move(self, number: int, src: int, dst: int, chunk: int, value: _Value, landing: Operand) -> None:
+        """Send a value to another node; the rest of the message's instructions are added when all places are known."""
+        lane = Lane(src, dst, self.n_lanes[src, dst])
+        self.n_lanes[src, dst] += 1
+        source = self._readable(value, src)
+        slots = [place for place in value.places if place.space == SPACE_SLOT and place.rank == src]
+        if slots and number in self.writes[src, chunk]:
+            source = slots[0]  # The step overwrites the array, perhaps before all was sent.
+        send = self._emit(src, KIND_SEND, number, chunk, [source], [])
+        send.lane, send.in_turn = lane, IN_TURN_BEGIN
+        self._emit(dst, KIND_RECEIVED, number, chunk, [], [landing]).lane = lane
+
+    def _landing(self, rank: int) -> Operand:
+        """Return a place of its own for a summand from another node; which slot place that is, is settled later."""
+        self.n_places[rank] += 1
+        return Operand(SPACE_SLOT, rank, self.n_places[rank] - 1)
+
+    def _receive(self, number: int, dst: int, chunk: int, src: int, values: dict[tuple[int, int], _Value]) -> _Value:
+        """Copy a value from another node."""
+        homes, cast_out = self._homes(dst, chunk, number, values.get((dst, chunk)))
+        value = values[src, chunk]
+        self._move(number, src, dst, chunk, value, homes[0])
+        out = Operand(SPACE_OUT, dst, chunk)
+        if cast_out:
+            self._emit(dst, KIND_CAST_OUT, number, chunk, [homes[0]], [out])
+            homes = [*homes, out]
+        elif homes[1:]:
+            self._emit(dst, KIND_COPY, number, chunk, [homes[0]], homes[1:])
+        return _Value(homes, value.contributors, None)
+
+    # --- inside a node ----------------------------------------------------------------------------------------------
 
     def _reduce(
         self, number: int, dst: int, chunk: int, peers: list[int], values: dict[tuple[int, int], _Value]
@@ -214,7 +293,14 @@ class _Lowering:
             contributors |= values[rank, chunk].contributors
         homes, cast_out = self._homes(dst, chunk, number, old)
         kind = KIND_REDUCE_FINAL if contributors == self.everyone else KIND_REDUCE
-        sources = [self._readable(values[rank, chunk], dst) for rank in ranks]
+        sources = []
+        for rank in ranks:
+            if self._is_far(rank, dst):
+                landing = self._landing(dst)
+                self._move(number, rank, dst, chunk, values[rank, chunk], landing)
+                sources.append(landing)
+            else:
+                sources.append(self._readable(values[rank, chunk], dst))
         instruction = self._emit(dst, kind, number, chunk, sources, homes)
         if cast_out:
             out = Operand(SPACE_OUT, dst, chunk)
@@ -241,7 +327,7 @@ class _Lowering:
         source = self._readable(value, dst)
         if self.through_slots:
             instruction = None
-            if homes[0].space == SPACE_SLOT and (self._life(dst, chunk, number)[0] or not cast_out):
+            if homes[0].space == SPACE_SLOT and (self._life(dst, chunk, number).read or not cast_out):
                 instruction = self._emit(dst, KIND_FORWARD, number, chunk, [source], [homes[0]])
                 source = homes[0]
             else:
@@ -286,8 +372,10 @@ class _Lowering:
         kept: list[Instruction] = []
         # Within a step nobody reads a place that another rank writes, and a rank's own instructions keep their order.
         for instruction in sorted(self.instructions, key=lambda i: i.step)[::-1]:
-            instruction.destinations = [o for o in instruction.destinations if o in live]
-            if instruction.destinations:
+            if instruction.lane is None:
+                instruction.destinations = [o for o in instruction.destinations if o in live]
+            # Both ends of a message must agree that there is one.
+            if instruction.destinations or instruction.lane is not None:
                 live.difference_update(instruction.destinations)
                 live.update(instruction.sources)
                 kept.append(instruction)
@@ -306,6 +394,7 @@ class _Lowering:
 def lower(
     schedule: Schedule,
     *,
+    nodes: Sequence[int] | None = None,
     x_visible: bool = False,
     out_visible: bool = False,
     through_slots: bool = False,
@@ -318,8 +407,10 @@ def lower(
     ----------
     schedule : Schedule
         Verified.
+    nodes : sequence of int, optional
+        The node of each rank; by default all are on one. Ranks of different nodes reach each other by messages only.
     x_visible, out_visible : bool
-        Whether all ranks' inputs, and outputs, lie in memory that every rank reads and writes.
+        Whether all ranks' inputs, and outputs, lie in memory that every rank of their node reads and writes.
     through_slots : bool
         Whether every value passes through a slot in the wire type: inputs are cast on the way in, results
         on the way out.
@@ -330,14 +421,16 @@ def lower(
     """
     lowering = _Lowering(
         schedule,
+        nodes or (0,) * schedule.n_ranks,
         x_visible=x_visible,
         out_visible=out_visible,
         through_slots=through_slots,
     )
     lowering.build()
+    n_places = wire(lowering.instructions, lowering.n_places)
     return order(
         lowering.instructions,
-        lowering.n_places,
+        n_places,
         eager=eager,
         n_slots=n_slots,
         name=f"{schedule.algorithm} {schedule.collective.name}",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from multiring.kernels.records import (
     INSTRUCTION_CHUNK,
     INSTRUCTION_DESTINATION_END,
     INSTRUCTION_KIND,
+    INSTRUCTION_LANE,
     INSTRUCTION_POST,
     INSTRUCTION_SKEW,
     INSTRUCTION_SOURCE_BEGIN,
@@ -59,8 +60,23 @@ EAGER = -1
 """The variant whose slots are the arrival lines' payload areas."""
 
 
-def encode(lowered: Lowered, rank: int, n_steps: int) -> Table:
-    """Write one rank's program as words (layout: :mod:`multiring.kernels.records`)."""
+def encode(lowered: Lowered, rank: int, n_steps: int, members: Sequence[int] | None = None, n_places: int = 0) -> Table:
+    """Write one rank's program as words (layout: :mod:`multiring.kernels.records`).
+
+    Parameters
+    ----------
+    lowered : Lowered
+    rank : int
+        Whose program.
+    n_steps : int
+        Of the schedule, for messages.
+    members : sequence of int, optional
+        The ranks of its node, which words count from 0; by default all are.
+    n_places : int
+        Places in a slot, if more than this variant needs: what goes to other nodes is cut alike in all variants.
+    """
+    number = {member: index for index, member in enumerate(members or range(len(lowered.programs)))}
+    lanes = {lane: index for index, lane in enumerate(lowered.lanes[rank])}
     stride = max((len(p) for p in lowered.programs), default=0)
     waits: list[int] = []
     operands: list[int] = []
@@ -69,32 +85,33 @@ def encode(lowered: Lowered, rank: int, n_steps: int) -> Table:
     def add_waits(items: Iterable[Wait]) -> tuple[int, int]:
         begin = len(waits) // WAIT_WORDS
         for wait in items:
-            skew = lowered.skews[lowered.programs[wait.rank][wait.index].step]
-            waits.extend((wait.rank, skew * stride + wait.index + 1, wait.lag))
+            skew = lowered.programs[wait.rank][wait.index].skew
+            waits.extend((number[wait.rank], skew * stride + wait.index + 1, wait.lag))
         return begin, len(waits) // WAIT_WORDS
 
     def add_operands(items: Iterable[Operand]) -> int:
         for item in items:
-            operands.extend((item.space, item.rank, item.place))
+            operands.extend((item.space, number[item.rank], item.place))
         return len(operands) // OPERAND_WORDS
 
     for instruction in lowered.programs[rank]:
         row = [0] * INSTRUCTION_WORDS
         row[INSTRUCTION_KIND] = instruction.kind
         row[INSTRUCTION_CHUNK] = instruction.chunk
-        row[INSTRUCTION_SKEW] = lowered.skews[instruction.step]
+        row[INSTRUCTION_SKEW] = instruction.skew
         row[INSTRUCTION_WAIT_BEGIN], row[INSTRUCTION_WAIT_END] = add_waits(instruction.waits)
         row[INSTRUCTION_SOURCE_BEGIN] = len(operands) // OPERAND_WORDS
         row[INSTRUCTION_SOURCE_END] = add_operands(instruction.sources)
         row[INSTRUCTION_DESTINATION_END] = add_operands(instruction.destinations)
         row[INSTRUCTION_POST] = int(instruction.awaited)
         row[INSTRUCTION_STEP] = instruction.step
+        row[INSTRUCTION_LANE] = lanes[instruction.lane] if instruction.lane is not None else -1
         rows.extend(row)
     header = [0] * PROGRAM_WORDS
     header[PROGRAM_N_INSTRUCTIONS] = len(lowered.programs[rank])
     header[PROGRAM_STRIDE] = stride
-    header[PROGRAM_MAX_SKEW] = max(lowered.skews.values(), default=0)
-    header[PROGRAM_N_PLACES] = lowered.n_places
+    header[PROGRAM_MAX_SKEW] = lowered.max_skew
+    header[PROGRAM_N_PLACES] = max(lowered.n_places, n_places)
     header[PROGRAM_HOISTED] = lowered.n_hoisted[rank]
     header[PROGRAM_EXIT_BEGIN], header[PROGRAM_EXIT_END] = add_waits(lowered.exits[rank])
     header[PROGRAM_N_STEPS] = n_steps
@@ -103,7 +120,7 @@ def encode(lowered: Lowered, rank: int, n_steps: int) -> Table:
     header[PROGRAM_OPERANDS] = PROGRAM_WORDS + len(rows) + len(waits)
     touched = sorted(
         {
-            (operand.space, operand.rank)
+            (operand.space, number[operand.rank])
             for instruction in lowered.programs[rank]
             for operand in (*instruction.sources, *instruction.destinations)
             if operand.space != SPACE_SLOT and operand.rank != rank
@@ -127,27 +144,38 @@ class Plan:
         Whose programs.
     n_slots : int
         Slots of each rank.
+    nodes : sequence of int, optional
+        The node of each rank; by default all are on one.
 
     Notes
     -----
     Nothing here depends on the count but through the choice: one plan serves all counts of its size class.
     """
 
-    def __init__(self, request: Request, choice: Choice, rank: int, n_slots: int) -> None:
+    def __init__(
+        self, request: Request, choice: Choice, rank: int, n_slots: int, nodes: Sequence[int] | None = None
+    ) -> None:
         self.request = request
         self.choice = choice
         self.schedule = choice.schedule
         self.rank = rank
         self.n_slots = n_slots
+        self.nodes = tuple(nodes or (0,) * choice.schedule.n_ranks)
+        self.members = [r for r, node in enumerate(self.nodes) if node == self.nodes[rank]]
         operation = request.operation
         scaled = operation is not None and operation.name == "premul_sum"
         self.through_slots = request.wire_type != request.dtype or scaled
         self._lowered: dict[int, Lowered] = {}
         self._programs: dict[int, Table] = {}
 
+    @property
+    def spans_nodes(self) -> bool:
+        """Whether the ranks are on several nodes."""
+        return len(self.members) < len(self.nodes)
+
     def seen_from(self, rank: int) -> Plan:
         """Return the plan of another rank; the two share what does not depend on the rank."""
-        plan = Plan(self.request, self.choice, rank, self.n_slots)
+        plan = Plan(self.request, self.choice, rank, self.n_slots, self.nodes)
         plan._lowered = self._lowered
         return plan
 
@@ -163,6 +191,7 @@ class Plan:
             eager = variant == EAGER
             self._lowered[variant] = lower(
                 self.schedule,
+                nodes=self.nodes,
                 x_visible=not eager and bool(variant & VARIANT_X),
                 out_visible=not eager and bool(variant & VARIANT_OUT),
                 through_slots=self.through_slots,
@@ -174,7 +203,17 @@ class Plan:
     def program(self, variant: int) -> Table:
         """Return this rank's program, as words."""
         if variant not in self._programs:
-            self._programs[variant] = encode(self.lowered(variant), self.rank, self.schedule.n_steps)
+            lowered = self.lowered(variant)
+            n_places = 0
+            if lowered.is_wired and variant != EAGER:
+                # Other nodes may run other variants, and nothing in symmetric memory needs most places.
+                n_places = self.lowered(0).n_places
+                if lowered.n_places > n_places:
+                    raise RuntimeError(
+                        f"lowering {self.schedule.algorithm} {self.schedule.collective.name}: variant {variant} needs"
+                        f" {lowered.n_places} places, variant 0 only {n_places}"
+                    )
+            self._programs[variant] = encode(lowered, self.rank, self.schedule.n_steps, self.members, n_places)
         return self._programs[variant]
 
     def instruction(self, variant: int, rank: int, index: int) -> Instruction | None:

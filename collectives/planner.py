@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 
 from multiring.collectives.plan import Plan
@@ -34,17 +35,27 @@ class Planner:
         ``MULTIRING_ALGORITHM`` as all ranks agreed on it.
     n_slots : int
         Slots of each rank.
+    nodes : sequence of int, optional
+        The node of each rank; by default all are on one.
     by_price : bool
         Whether the topology's prices choose, as for one that a user gave; else the rule for ranks that share memory.
     """
 
     def __init__(
-        self, rank: int, topology: Topology, wish: str | None, n_slots: int, *, by_price: bool = False
+        self,
+        rank: int,
+        topology: Topology,
+        wish: str | None,
+        n_slots: int,
+        *,
+        nodes: Sequence[int] | None = None,
+        by_price: bool = False,
     ) -> None:
         self._rank = rank
         self._topology = topology
         self._wish = wish
         self._n_slots = n_slots
+        self._nodes = tuple(nodes or (0,) * topology.n_ranks)
         self._by_price = by_price
         self._plans: OrderedDict[tuple[Request, str, int], Plan] = OrderedDict()
 
@@ -53,6 +64,9 @@ class Planner:
         collective = Collective(request.collective, request.root)
         if request.schedule is not None:
             return Choice(request.schedule, request.schedule.algorithm, "the caller gave this schedule", ())
+        if request.collective == "barrier" and len(set(self._nodes)) > 1:
+            # On one node the arrival alone holds the ranks together; nothing else reaches other nodes.
+            return choose(Collective("all_reduce"), self._topology.n_ranks, 0, topology=self._topology)
         wire = request.wire_type
         return choose(
             collective,
@@ -71,7 +85,7 @@ class Planner:
         key = (request, choice.algorithm, id(choice.schedule))
         plan = self._plans.get(key)
         if plan is None:
-            plan = Plan(_with_wire(request, choice.schedule), choice, self._rank, self._n_slots)
+            plan = Plan(_with_wire(request, choice.schedule), choice, self._rank, self._n_slots, self._nodes)
             self._plans[key] = plan
             if len(self._plans) > CACHED_PLANS:
                 self._plans.popitem(last=False)

@@ -6,10 +6,28 @@ from dataclasses import dataclass, field
 
 from multiring.kernels.records import SPACE_SLOT
 
-__all__ = ["FIRST_STEP", "Instruction", "Lowered", "Operand", "Wait"]
+__all__ = [
+    "FIRST_STEP",
+    "IN_TURN_ARRIVED",
+    "IN_TURN_BEGIN",
+    "IN_TURN_LOCAL",
+    "IN_TURN_SENT",
+    "Instruction",
+    "Lane",
+    "Lowered",
+    "Operand",
+    "Wait",
+]
 
 FIRST_STEP = -1
 """The step of what is done before the schedule's first: copies of inputs."""
+
+IN_TURN_BEGIN = 0
+"""Where an instruction stands among those of its step and rank: what begins to move between nodes comes first, what has
+to wait for it last, so that the node's own work is done meanwhile."""
+IN_TURN_LOCAL = 1
+IN_TURN_ARRIVED = 2
+IN_TURN_SENT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +53,29 @@ class Wait:
     lag: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A transfer between nodes: its slices follow each other in order, and pass by those of other lanes.
+
+    Attributes
+    ----------
+    src, dst : int
+    number : int
+        Among the lanes from ``src`` to ``dst``.
+    """
+
+    src: int
+    dst: int
+    number: int
+
+
 @dataclass(eq=False, slots=True)
 class Instruction:
-    """One thing that a rank does to each slice of a chunk."""
+    """One thing that a rank does to each slice of a chunk.
+
+    ``lane`` says to which transfer between nodes an instruction of the wire belongs, ``in_turn`` where it stands among
+    those of its step, ``skew`` how many slices it runs behind the first.
+    """
 
     rank: int
     kind: int
@@ -45,7 +83,10 @@ class Instruction:
     chunk: int
     sources: list[Operand]
     destinations: list[Operand]
+    lane: Lane | None = None
+    in_turn: int = IN_TURN_LOCAL
     index: int = -1
+    skew: int = 0
     waits: list[Wait] = field(default_factory=list)
     awaited: bool = False
 
@@ -64,12 +105,22 @@ class Lowered:
         Places in a slot: the most that any rank needs.
     n_hoisted : list of int
         For each rank, how many instructions run before the arrival.
-    skews : dict of int to int
-        By step, how many slices an instruction runs behind the first.
+    lanes : list of list of Lane
+        For each rank, the transfers from and to other nodes that it takes part in.
     """
 
     programs: list[list[Instruction]]
     exits: list[list[Wait]]
     n_places: int
     n_hoisted: list[int]
-    skews: dict[int, int]
+    lanes: list[list[Lane]]
+
+    @property
+    def max_skew(self) -> int:
+        """How many slices the last instructions run behind the first."""
+        return max((i.skew for program in self.programs for i in program), default=0)
+
+    @property
+    def is_wired(self) -> bool:
+        """Whether anything leaves a node."""
+        return any(self.lanes)

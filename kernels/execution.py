@@ -35,6 +35,7 @@ from multiring.kernels.records import (
     CALL_SLICE,
     CALL_STREAM,
     CALL_VARIANT,
+    CALL_WIRE,
     CALL_WIRE_BYTES,
     CALL_X,
     CONTEXT_CONTROL,
@@ -75,7 +76,7 @@ from multiring.kernels.records import (
 )
 from multiring.kernels.waiting import arrival_line, delay, get, put
 
-__all__ = ["bind", "bind_own", "execute"]
+__all__ = ["bind", "bind_own", "execute", "operand_address"]
 
 
 BLOCKS_BETWEEN_CLOCKS = 64
@@ -115,7 +116,7 @@ def bind_own(context: int, call: int) -> None:
     put(call, CALL_SLICE, piece)
     put(call, CALL_PLACE_BYTES, place_bytes)
     n_slices = 0
-    if longest > 0:
+    if longest > 0 or get(call, CALL_WIRE) != 0:
         n_slices = 1 if longest <= piece else (longest + piece - 1) // piece
     put(call, CALL_N_SLICES, n_slices)
 

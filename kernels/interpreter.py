@@ -38,12 +38,14 @@ from multiring.kernels.records import (
     CONTEXT_PROGRESS,
     CONTEXT_RANK,
     DONE,
+    INSTRUCTION_KIND,
     INSTRUCTION_POST,
     INSTRUCTION_SKEW,
     INSTRUCTION_WAIT_BEGIN,
     INSTRUCTION_WAIT_END,
     INSTRUCTION_WORDS,
     LINE_BYTES,
+    N_KINDS,
     PHASE_ARRIVE,
     PHASE_BIND,
     PHASE_EXIT,
@@ -60,12 +62,14 @@ from multiring.kernels.records import (
     PROGRAM_WAITS,
     REFERENCE_ORDINARY,
     SIGNATURE_REFUSED,
+    WAIT,
     WAIT_LAG,
     WAIT_PEER,
     WAIT_POSITION,
     WAIT_WORDS,
 )
 from multiring.kernels.waiting import get, put, signal, wait_for
+from multiring.kernels.wire import begin_wire, message, must_hand_over
 
 __all__ = ["advance", "announce", "run"]
 
@@ -81,6 +85,7 @@ def start(context: int, call: int) -> int:
     put(call, CALL_DONE, 0)
     put(call, CALL_LOOP, 0)
     put(call, CALL_INSTRUCTION, 0)
+    begin_wire(call)
     x = REFERENCE_ORDINARY
     out = REFERENCE_ORDINARY
     if get(call, CALL_EAGER) != 0:
@@ -121,6 +126,8 @@ def run_program(context: int, call: int) -> int:
             if 0 <= piece < n_slices:
                 put(call, CALL_LOOP, loop)
                 put(call, CALL_INSTRUCTION, index)
+                if must_hand_over(call, instruction):
+                    return WAIT
                 wait = program + 8 * (
                     get(program, PROGRAM_WAITS) + get(instruction, INSTRUCTION_WAIT_BEGIN) * WAIT_WORDS
                 )
@@ -134,7 +141,10 @@ def run_program(context: int, call: int) -> int:
                         if code != DONE:
                             return code
                     wait += 8 * WAIT_WORDS
-                code = execute(context, call, program, index, piece)
+                if get(instruction, INSTRUCTION_KIND) < N_KINDS:
+                    code = execute(context, call, program, index, piece)
+                else:
+                    code = message(context, call, program, instruction, piece)
                 if code != DONE:
                     return code
                 if get(instruction, INSTRUCTION_POST) != 0:

@@ -46,6 +46,8 @@ CONTEXT_MAIL: Final = 23
 CONTEXT_MAIL_STRIDE: Final = 24
 CONTEXT_BOX_BYTES: Final = 25
 CONTEXT_N_BOXES: Final = 26
+CONTEXT_RANKS: Final = 27
+"""Address of the communicator's rank of each rank of the node. Everything else here counts the ranks of the node."""
 CONTEXT_WORDS: Final = 32
 
 # --- the control segment, in bytes ----------------------------------------------------------------------------------
@@ -54,8 +56,10 @@ CONTROL_ABORT: Final = 0
 CONTROL_SLEEPERS: Final = 128
 CONTROL_WAKE: Final = 256
 CONTROL_NONCE: Final = 384
+CONTROL_TEXT_OWNER: Final = 392
+"""Who may write the text: 0, or that rank + 1."""
 CONTROL_TEXT: Final = 512
-"""Why a user aborted: length in bytes as a word, then UTF-8."""
+"""Why the communicator was closed, where words do not say it: length in bytes as a word, then UTF-8."""
 CONTROL_TEXT_BYTES: Final = 2048
 CONTROL_HEADER_BYTES: Final = 4096
 
@@ -88,6 +92,8 @@ ABORT_USER: Final = 3
 ABORT_MISMATCH: Final = 4
 ABORT_CLOSED: Final = 5
 """The culprit closed, and will not send or receive what is waited for."""
+ABORT_TOLD: Final = 6
+"""The text holds the error: its kind, a newline, what it says. For what was found out between nodes."""
 ABORT_REASON_SHIFT: Final = 56
 ABORT_CULPRIT_SHIFT: Final = 40
 ABORT_REPORTER_SHIFT: Final = 24
@@ -158,6 +164,8 @@ CALL_PLACE_BYTES: Final = 57
 CALL_BLOCK: Final = 58
 """Elements between two looks at ABORT."""
 CALL_ENTERED_NS: Final = 59
+CALL_WIRE: Final = 60
+"""Address of the wire record, 0 where no message leaves the node."""
 CALL_STREAM: Final = 61
 """1: results go past the caches, where they do not overwrite what was just read."""
 CALL_WORDS: Final = 64
@@ -169,6 +177,22 @@ PHASE_RUN: Final = 3
 PHASE_EXIT: Final = 4
 PHASE_IDLE: Final = 5
 PHASE_MAIL: Final = 6
+
+# --- the wire record: slices that go to other nodes or come from there ----------------------------------------------
+WIRE_QUEUED: Final = 0
+"""Requests of this call so far, written by the interpreter."""
+WIRE_TAKEN: Final = 1
+"""Of these, how many were handed to the network, written by its driver."""
+WIRE_MASK: Final = 2
+"""Length of the ring of requests, a power of two, less one."""
+WIRE_RING: Final = 3
+"""Its address; a request is (lane, address, bytes)."""
+WIRE_N_LANES: Final = 4
+WIRE_FINISHED: Final = 5
+"""Address of one word for each lane: slices of this call that have been sent or have come, from the first on without a
+gap."""
+WIRE_WORDS: Final = 6
+WIRE_REQUEST_WORDS: Final = 3
 
 # --- a point-to-point operation: a call record with these fields besides --------------------------------------------
 MAIL_SENDS: Final = 12
@@ -220,7 +244,9 @@ INSTRUCTION_DESTINATION_END: Final = 7
 """Destinations follow the sources."""
 INSTRUCTION_POST: Final = 8
 INSTRUCTION_STEP: Final = 9
-INSTRUCTION_WORDS: Final = 10
+INSTRUCTION_LANE: Final = 10
+"""Of an instruction of the wire: which of this rank's lanes."""
+INSTRUCTION_WORDS: Final = 11
 
 WAIT_PEER: Final = 0
 WAIT_POSITION: Final = 1
@@ -249,7 +275,16 @@ KIND_CAST_OUT: Final = 4
 KIND_FORWARD: Final = 5
 """Slot to slot."""
 N_KINDS: Final = 6
+"""Kinds that a span kernel serves; those that follow are the wire's."""
 KIND_WORDS: Final = 4
+KIND_SEND: Final = 6
+"""Begin to send a slice to another node."""
+KIND_POST: Final = 7
+"""Offer the place where a slice from another node will lie."""
+KIND_RECEIVED: Final = 8
+"""Wait until it is there."""
+KIND_SENT: Final = 9
+"""Wait until the place that was sent may be written again."""
 
 VARIANT_X: Final = 1
 VARIANT_OUT: Final = 2

@@ -27,6 +27,7 @@ from multiring.kernels.records import (
     ABORT_CULPRIT_SHIFT,
     ABORT_EPOCH_MASK,
     ABORT_PEER_LOST,
+    ABORT_RANK_MASK,
     ABORT_REASON_SHIFT,
     ABORT_REPORTER_SHIFT,
     ABORT_TIMEOUT,
@@ -51,6 +52,7 @@ from multiring.kernels.records import (
     CONTEXT_PATIENCE_NS,
     CONTEXT_RANDOM,
     CONTEXT_RANK,
+    CONTEXT_RANKS,
     CONTEXT_REPORTS,
     CONTEXT_SIZE,
     CONTEXT_SPINS,
@@ -89,6 +91,7 @@ __all__ = [
     "look_around",
     "put",
     "raise_abort",
+    "rank_of",
     "signal",
     "wait_for",
 ]
@@ -135,12 +138,18 @@ def signal(context: int, word: int, value: int) -> None:
 
 
 @register_jitable
+def rank_of(context: int, member: int) -> int:
+    """Return the communicator's rank of a rank of this node; one that is none stays."""
+    return load_word(get(context, CONTEXT_RANKS) + 8 * member) if member >= 0 else member
+
+
+@register_jitable
 def report(context: int, call: int, peer: int) -> None:
     """Write down where this rank stands, for the errors of all ranks."""
     line = get(context, CONTEXT_REPORTS) + LINE_BYTES * get(context, CONTEXT_RANK)
     phase = get(call, CALL_PHASE)
     store_relaxed(line + 8 * REPORT_PHASE, phase)
-    store_relaxed(line + 8 * REPORT_PEER, peer)
+    store_relaxed(line + 8 * REPORT_PEER, rank_of(context, peer))
     store_relaxed(line + 8 * REPORT_SIGNATURE, get(call, CALL_SIGNATURE))
     store_relaxed(line + 8 * REPORT_COUNT, get(call, CALL_COUNT))
     store_relaxed(line + 8 * REPORT_TIMEOUT_NS, get(call, CALL_TIMEOUT_NS))
@@ -162,8 +171,8 @@ def raise_abort(context: int, call: int, reason: int, culprit: int) -> int:
     control = get(context, CONTEXT_CONTROL)
     record = (
         (reason << ABORT_REASON_SHIFT)
-        | (culprit << ABORT_CULPRIT_SHIFT)
-        | (get(context, CONTEXT_RANK) << ABORT_REPORTER_SHIFT)
+        | ((rank_of(context, culprit) & ABORT_RANK_MASK) << ABORT_CULPRIT_SHIFT)
+        | (rank_of(context, get(context, CONTEXT_RANK)) << ABORT_REPORTER_SHIFT)
         | (get(call, CALL_EPOCH) & ABORT_EPOCH_MASK)
     )
     compare_and_swap(control + CONTROL_ABORT, 0, record)

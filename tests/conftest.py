@@ -30,7 +30,21 @@ def _why_no_gpu() -> str | None:
 
 
 def _why_no_lab() -> str | None:
-    return None if os.geteuid() == 0 else "needs root, for network namespaces"
+    from multiring.bench.lab.tools import why_no_lab
+    from multiring.bench.mpiexec import find_mpiexec
+    from multiring.errors import LaunchError
+
+    if reason := why_no_lab() or _missing("mpi4py"):
+        return reason
+    # Root of a container may lack what it takes.
+    tried = subprocess.run(["unshare", "--net", "--uts", "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        return f"no namespaces can be made here: {tried.stderr.strip()}"
+    try:
+        mpiexec = find_mpiexec(os.environ)
+    except LaunchError as error:
+        return str(error)
+    return None if mpiexec.kind == "mpich" else "needs MPICH's mpiexec, this environment has Open MPI's"
 
 
 RUNGS = {
@@ -44,11 +58,14 @@ RUNGS = {
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip the rungs that this machine lacks, each with its reason."""
-    reasons = {rung: why() for rung, why in RUNGS.items()}
+    reasons: dict[str, str | None] = {}
     for item in items:
-        for rung, reason in reasons.items():
-            if reason and item.get_closest_marker(rung):
-                item.add_marker(pytest.mark.skip(reason=f"{rung}: {reason}"))
+        for rung, why in RUNGS.items():
+            if item.get_closest_marker(rung):
+                if rung not in reasons:
+                    reasons[rung] = why()
+                if reasons[rung]:
+                    item.add_marker(pytest.mark.skip(reason=f"{rung}: {reasons[rung]}"))
 
 
 @pytest.fixture

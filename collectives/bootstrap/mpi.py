@@ -78,6 +78,13 @@ class MpiBootstrap:
         if comm is not None and not self._mpi.Is_finalized():
             comm.Free()
 
+    @property
+    def comm(self) -> MPI.Intracomm:
+        """The communicator of our own, until close()."""
+        if self._comm is None:
+            raise LaunchError("bootstrap: got a call after close(), wanted an open bootstrap")
+        return self._comm
+
     def _lengths(self, comm: MPI.Intracomm, length: int, deadline: float) -> list[int]:
         MPI = self._mpi  # noqa: N806
         mine = array("q", [length])

@@ -6,6 +6,7 @@ The protocol itself is in ``DESIGN.md`` beside this file.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,6 +31,7 @@ from multiring.kernels.records import (
     CONTEXT_PROGRESS,
     CONTEXT_RANDOM,
     CONTEXT_RANK,
+    CONTEXT_RANKS,
     CONTEXT_REPORTS,
     CONTEXT_SIZE,
     CONTEXT_SLOT_BYTES,
@@ -50,6 +52,9 @@ from multiring.kernels.records import (
 __all__ = ["Context", "Layout", "Waiting", "words_at"]
 
 PAGE_BYTES = 4096
+FAR_SLOTS = 16
+FAR_SLOT_BYTES = 256 << 10
+"""What leaves a node is cut into slices of this many bytes less what other places take: see ``Layout``."""
 
 
 def _pages(n_bytes: int) -> int:
@@ -75,6 +80,11 @@ class Layout:
     n_slots: int = 4
     slot_bytes: int = 128 << 10
     eager_bytes: int = 8192
+
+    @classmethod
+    def between_nodes(cls, n_ranks: int) -> Layout:
+        """Return the layout of a node among several: more slots, so that more slices are on their way at once."""
+        return cls(n_ranks, n_slots=FAR_SLOTS, slot_bytes=FAR_SLOT_BYTES)
 
     @property
     def n_boxes(self) -> int:
@@ -162,6 +172,7 @@ class Context:
     Parameters
     ----------
     rank : int
+        Among the ranks of the node, as everywhere here but in ``ranks``.
     layout : Layout
     control : int
         Address of the control segment in this process.
@@ -172,6 +183,8 @@ class Context:
         Each rank's table of segment addresses in this process.
     descriptors : list of int
         A pidfd of each rank; -1 for this one, or where there is none.
+    ranks : sequence of int, optional
+        What the communicator calls the ranks of this node, then those of the others. By default all are here.
     """
 
     def __init__(
@@ -183,10 +196,16 @@ class Context:
         heap_table: NDArray[np.int64],
         peer_bases: list[NDArray[np.int64]],
         descriptors: list[int],
+        ranks: Sequence[int] | None = None,
     ) -> None:
         self.layout = layout
+        self.ranks = list(ranks or range(layout.n_ranks))
+        self.member_of = {r: member for member, r in enumerate(self.ranks)}
+        """What this node calls a rank of the communicator; those of other nodes come after its own."""
+        self._ranks: NDArray[np.int64] = np.array(self.ranks, dtype=np.int64)
         self.words: NDArray[np.int64] = np.zeros(CONTEXT_WORDS, dtype=np.int64)
         self.address = self.words.ctypes.data
+        self.descriptors = descriptors
         self._keep = [heap_table, peer_bases]
         self._peers: NDArray[np.int64] = np.array([b.ctypes.data for b in peer_bases], dtype=np.int64)
         poll_in = 1
@@ -221,13 +240,14 @@ class Context:
             (CONTEXT_MAIL_STRIDE, layout.mail_stride),
             (CONTEXT_BOX_BYTES, layout.box_bytes),
             (CONTEXT_N_BOXES, layout.n_boxes),
+            (CONTEXT_RANKS, self._ranks.ctypes.data),
         ):
             self.words[field] = value
 
     @property
     def memory(self) -> list[NDArray[np.int64]]:
         """The private arrays that the record consists of."""
-        return [self.words, self._peers, self._descriptors, self._timespec]
+        return [self.words, self._peers, self._descriptors, self._timespec, self._ranks]
 
     @property
     def epoch(self) -> int:
@@ -235,7 +255,7 @@ class Context:
         return int(self.words[CONTEXT_EPOCH])
 
     def arrival(self, epoch: int, rank: int) -> NDArray[np.int64]:
-        """Return the words of a rank's arrival line of a call."""
+        """Return the words of the arrival line of a rank of this node."""
         parity = epoch & int(self.words[CONTEXT_PARITY_MASK])
         index = parity * self.layout.n_ranks + rank
         return words_at(int(self.words[CONTEXT_ARRIVALS]) + index * self.layout.arrival_stride, 5)
@@ -247,7 +267,7 @@ class Context:
 
     @property
     def abort_text(self) -> str:
-        """What the rank that aborted gave as its reason."""
+        """What the rank that closed the communicator has to say."""
         address = int(self.words[CONTEXT_CONTROL]) + CONTROL_TEXT
         length = min(int(words_at(address, 1)[0]), CONTROL_TEXT_BYTES)
         return ctypes.string_at(address + 8, length).decode(errors="replace")
@@ -260,7 +280,7 @@ class Context:
         words_at(address, 1)[0] = len(data)
 
     def report(self, rank: int) -> NDArray[np.int64]:
-        """Return the words of a rank's report."""
+        """Return the words of the report of a rank of this node."""
         return words_at(int(self.words[CONTEXT_REPORTS]) + rank * LINE_BYTES, REPORT_WORDS)
 
 

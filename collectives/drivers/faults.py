@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,6 +31,7 @@ from multiring.kernels.records import (
     ABORT_REASON_SHIFT,
     ABORT_REPORTER_SHIFT,
     ABORT_TIMEOUT,
+    ABORT_TOLD,
     ARRIVAL_COUNT,
     ARRIVAL_SEQUENCE,
     ARRIVAL_SIGNATURE,
@@ -53,7 +56,7 @@ from multiring.kernels.records import (
     SIGNATURE_REFUSED,
 )
 
-__all__ = ["abort_error", "describe_signature", "mismatch_error", "signature_of"]
+__all__ = ["abort_error", "describe_signature", "far_mismatch_error", "mismatch_error", "signature_of"]
 
 _COLLECTIVE_NAMES = {p.code: name for name, p in COLLECTIVES.items()}
 _DTYPE_NAMES = {d.code: d.name for d in DTYPES.values()}
@@ -63,6 +66,10 @@ _OPERATION_NAMES = {
     CUSTOM_CODE: "a custom reduction",
 }
 _NO_OPERATION = 31
+_KINDS: dict[str, type[MultiringError]] = {
+    kind.__name__: kind for kind in (MismatchError, PeerLostError, CollectiveTimeout, CommunicatorClosed)
+}
+"""Errors that nodes tell each other of."""
 
 # A signature from its lowest bits: what it compares, and how many bits it takes.
 _FIELDS = (
@@ -127,29 +134,58 @@ def describe_signature(signature: int, count: int) -> str:
 
 
 def mismatch_error(context: Context, epoch: int, rank: int, plan: Plan | None = None) -> MultiringError:
-    """Return the error of a call whose lines differ: the same on all ranks but for "this rank"."""
+    """Return the error of a call whose lines differ: the same on all ranks of a node but for "this rank"."""
     size = context.layout.n_ranks
-    lines = [context.arrival(epoch, r) for r in range(size)]
-    calls = [(int(line[ARRIVAL_SIGNATURE]), int(line[ARRIVAL_COUNT])) for line in lines]
-    closed = [r for r, (s, _) in enumerate(calls) if s == SIGNATURE_CLOSED]
+    lines = [context.arrival(epoch, member) for member in range(size)]
+    calls = {
+        r: (int(line[ARRIVAL_SIGNATURE]), int(line[ARRIVAL_COUNT]))
+        for r, line in zip(context.ranks, lines, strict=False)
+    }
+    closed = [r for r, (s, _) in calls.items() if s == SIGNATURE_CLOSED]
     if closed:
         return CommunicatorClosed(
             f"{_ranks(closed)} closed the communicator or exited while rank {rank} called"
             f" {describe_signature(*calls[rank])} (call {epoch}); all ranks must make the same calls before close()"
         )
-    most = max(set(calls), key=lambda c: (calls.count(c), -calls.index(c)))
-    odd = [r for r, c in enumerate(calls) if c != most]
+    all_calls = list(calls.values())
+    most = max(set(all_calls), key=lambda c: (all_calls.count(c), -all_calls.index(c)))
+    odd = [r for r, c in calls.items() if c != most]
     groups: dict[tuple[int, int], list[int]] = {}
     for r in odd:
         groups.setdefault(calls[r], []).append(r)
     differences = "; ".join(
-        f"{_ranks(members)}: {describe_signature(*call)} where {_ranks([r for r in range(size) if calls[r] == most])}"
-        f" {'have' if calls.count(most) > 1 else 'has'} {describe_signature(*most)}{_detail(call, most, plan)}"
+        f"{_ranks(members)}: {describe_signature(*call)} where {_ranks([r for r, c in calls.items() if c == most])}"
+        f" {'have' if all_calls.count(most) > 1 else 'has'} {describe_signature(*most)}{_detail(call, most, plan)}"
         for call, members in groups.items()
     )
     return MismatchError(
         f"the ranks disagree on call {epoch} of the communicator: {differences}; nothing was written, the communicator"
         " is closed; make the same calls, with the same arguments, in the same order on all ranks"
+    )
+
+
+def far_mismatch_error(
+    rank: int, peer: int, mine: tuple[int, int, int], theirs: tuple[int, int, int], plan: Plan
+) -> MismatchError:
+    """Return the error of two ranks of different nodes that make different calls.
+
+    Parameters
+    ----------
+    rank, peer : int
+        This rank, and the other.
+    mine, theirs : (epoch, signature, count)
+    plan : Plan
+        Of this rank's call.
+    """
+    calls = f"{describe_signature(*theirs[1:])} where rank {rank} has {describe_signature(*mine[1:])}"
+    if mine[1:] == theirs[1:]:
+        detail = f" (their call {theirs[0]} of the communicator against call {mine[0]})"
+    else:
+        detail = _detail(theirs[1:], mine[1:], plan)
+    return MismatchError(
+        f"the ranks disagree on call {mine[0]} of the communicator: rank {peer}: {calls}{detail}; they are on different"
+        " nodes, so outputs may have been written; the communicator is closed; make the same calls, with the same"
+        " arguments, in the same order on all ranks"
     )
 
 
@@ -164,7 +200,7 @@ def _algorithms_by_hash(plan: Plan | None) -> dict[str, str]:
             other = Choice(build(name, schedule.collective, schedule.n_ranks), name, "", ())
         except ArgumentError:
             continue  # It cannot be built for this many ranks, so no rank has it.
-        names[f"{Plan(plan.request, other, plan.rank, plan.n_slots).hash(None):06x}"] = name
+        names[f"{Plan(plan.request, other, plan.rank, plan.n_slots, plan.nodes).hash(None):06x}"] = name
     return names
 
 
@@ -185,19 +221,22 @@ def _detail(call: tuple[int, int], most: tuple[int, int], plan: Plan | None) -> 
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def abort_error(context: Context, rank: int, hosts: list[str], plan: Plan | None) -> MultiringError:
+def abort_error(context: Context, rank: int, hosts: Sequence[str], plan: Plan | None) -> MultiringError:
     """Return the error that the ABORT word stands for: every later call of every survivor raises it."""
     record = context.abort_word
     reason = (record >> ABORT_REASON_SHIFT) & 0xFF
     culprit = (record >> ABORT_CULPRIT_SHIFT) & ABORT_RANK_MASK
     reporter = (record >> ABORT_REPORTER_SHIFT) & ABORT_RANK_MASK
-    report = context.report(reporter)
-    where = _position(report, reporter, plan)
+    if reason == ABORT_TOLD:
+        kind, _, text = context.abort_text.partition("\n")
+        return _KINDS.get(kind, MultiringError)(text)
+    report = context.report(context.member_of[reporter])
+    where = _position(report, reporter, plan, context)
     host = f" on {hosts[culprit]}" if culprit < len(hosts) else ""
     if reason == ABORT_PEER_LOST:
         return PeerLostError(
-            f"rank {culprit}{host} ended while it was needed: {where}; the communicator is closed; look for the cause"
-            " in that rank's output"
+            f"rank {culprit}{host} ended{_or_was_cut(context, culprit)} while it was needed: {where}; the communicator"
+            " is closed; look for the cause in that rank's output"
         )
     if reason == ABORT_TIMEOUT:
         late = _late_ranks(context, report, culprit)
@@ -224,11 +263,19 @@ def _late_ranks(context: Context, report: NDArray[np.int64], culprit: int) -> li
         return [culprit]
     # The epoch of the call that timed out is the highest that anybody announced.
     newest = max(int(context.arrival(e, r)[ARRIVAL_SEQUENCE]) for e in (0, 1) for r in range(size))
-    late = [r for r in range(size) if int(context.arrival(newest, r)[ARRIVAL_SEQUENCE]) < newest]
+    late = [context.ranks[m] for m in range(size) if int(context.arrival(newest, m)[ARRIVAL_SEQUENCE]) < newest]
     return late or [culprit]
 
 
-def _position(report: NDArray[np.int64], reporter: int, plan: Plan | None) -> str:
+def _is_here(context: Context, rank: int) -> bool:
+    return context.member_of.get(rank, 0) < context.layout.n_ranks
+
+
+def _or_was_cut(context: Context, rank: int) -> str:
+    return "" if _is_here(context, rank) else " or cannot be reached over MPI"
+
+
+def _position(report: NDArray[np.int64], reporter: int, plan: Plan | None, context: Context) -> str:
     phase = int(report[REPORT_PHASE])
     peer = int(report[REPORT_PEER])
     signature, count = int(report[REPORT_SIGNATURE]), int(report[REPORT_COUNT])
@@ -242,7 +289,7 @@ def _position(report: NDArray[np.int64], reporter: int, plan: Plan | None) -> st
         algorithm = f" ({plan.choice.algorithm})" if plan is not None else ""
         return (
             f"rank {reporter} waits in {call}{algorithm} at {stage} for chunk {chunk}, slice {piece}, from rank {peer}"
-            " over shared memory"
+            f" over {'shared memory' if _is_here(context, peer) else 'MPI'}"
         )
     if phase == PHASE_EXIT:
         return f"rank {reporter} waits at the end of {call} for rank {peer} to be done with its arrays"

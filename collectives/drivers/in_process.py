@@ -6,6 +6,7 @@ calls. In plain Python every access is checked.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import weakref
 from collections.abc import Callable, Sequence
@@ -17,6 +18,8 @@ from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import Context, Layout, Waiting
 from multiring.collectives.drivers.heap import MAX_SEGMENTS
+from multiring.collectives.drivers.in_memory import Ether, InMemory
+from multiring.collectives.drivers.wire import Wire
 from multiring.collectives.invocation import CallRecord
 from multiring.collectives.plan import Plan
 from multiring.collectives.request import Request
@@ -121,40 +124,59 @@ class InProcess:
     size : int
     home : NativeHome or PythonHome
     layout : Layout, optional
+        Of one node, for ``layout.n_ranks`` ranks.
     seed : int
-        Of the order in which ranks advance.
+        Of the order in which ranks advance, and messages between nodes move.
+    nodes : sequence of int, optional
+        The node of each rank; by default all are on one.
     """
 
     def __init__(
-        self, size: int, home: NativeHome | PythonHome, *, layout: Layout | None = None, seed: int = 0
+        self,
+        size: int,
+        home: NativeHome | PythonHome,
+        *,
+        layout: Layout | None = None,
+        seed: int = 0,
+        nodes: Sequence[int] | None = None,
     ) -> None:
         self.size = size
         self.home = home
-        self.layout = layout or Layout(size)
+        self.nodes = tuple(nodes or (0,) * size)
         self._random = random.Random(seed)
-        self._control: NDArray[np.int64] = np.zeros(self.layout.n_bytes // 8, dtype=np.int64)
-        self._poison()
+        self.ether = Ether(seed)
+        self._wires = [Wire(InMemory(self.ether, rank), rank) for rank in range(size)]
         self._tables: list[NDArray[np.int64]] = [np.zeros(1 + 2 * MAX_SEGMENTS, dtype=np.int64) for _ in range(size)]
         self._bases: list[NDArray[np.int64]] = [np.zeros(MAX_SEGMENTS, dtype=np.int64) for _ in range(size)]
         waiting = Waiting(spins=0, yields=0, patience_ms=0)
-        self.contexts = [
-            Context(rank, self.layout, self._control.ctypes.data, waiting, table, self._bases, [-1] * size)
-            for rank, table in enumerate(self._tables)
-        ]
-        own = [self._control, *self._bases, *self._tables, *(m for c in self.contexts for m in c.memory)]
+        sample = layout or Layout(1)
+        self.n_slots = sample.n_slots
+        self.eager_bytes = sample.eager_bytes
+        self._controls: list[NDArray[np.int64]] = []
+        contexts: dict[int, Context] = {}
+        for node in sorted(set(self.nodes)):
+            members = [rank for rank, its in enumerate(self.nodes) if its == node]
+            ranks = members + [rank for rank in range(size) if rank not in members]
+            mine = dataclasses.replace(sample, n_ranks=len(members))
+            self._controls.append(np.zeros(mine.n_bytes // 8, dtype=np.int64))
+            _poison(self._controls[-1], mine)
+            for member, rank in enumerate(members):
+                contexts[rank] = Context(
+                    member,
+                    mine,
+                    self._controls[-1].ctypes.data,
+                    waiting,
+                    self._tables[rank],
+                    [self._bases[r] for r in members],
+                    [-1] * len(members),
+                    ranks,
+                )
+        self.contexts = [contexts[rank] for rank in range(size)]
+        own = [*self._controls, *self._bases, *self._tables, *(m for c in self.contexts for m in c.memory)]
         for array in own:
             home.register(array.ctypes.data, array.nbytes)
         # What is freed must be forgotten: its addresses will be in the middle of other arrays.
         weakref.finalize(self, _forget, home, [array.ctypes.data for array in own])
-
-    def _poison(self) -> None:
-        """Fill slots and payload areas with NaN, so that what is read before it is written shows in the result."""
-        layout = self.layout
-        data = self._control.view(np.uint8)
-        data[layout.slots : layout.mail] = 0xFF
-        for line in range(2 * layout.n_ranks):
-            start = CONTROL_HEADER_BYTES + line * layout.arrival_stride
-            data[start + ARRIVAL_INLINE_BYTES : start + layout.arrival_stride] = 0xFF
 
     def run(
         self,
@@ -209,10 +231,10 @@ class InProcess:
                 self.home.forget(address)
 
     def _records(self, call: Call) -> list[CallRecord]:
-        room = self.layout.eager_bytes if call.eager else -1
+        room = self.eager_bytes if call.eager else -1
         plans = call.plans
         if plans is None:
-            first = Plan(call.request, call.choice, 0, self.layout.n_slots)
+            first = Plan(call.request, call.choice, 0, self.n_slots, self.nodes)
             plans = [first.seen_from(rank) for rank in range(self.size)]
         return [
             CallRecord(plan, context, call.count, call.counts, 300.0, self.home.span_address, eager_bytes=room)
@@ -247,8 +269,10 @@ class InProcess:
                 code = self.home.run(record.address, x.ctypes.data, out.ctypes.data)
                 started[rank] = True
             advances += 1
+            wire = record.wire
+            moved = code == WAIT and wire is not None and self._wires[rank].progress(wire, record.words, record.plan)
             # Ranks are picked at random, so a long row of waits is no proof; one this long does not come up by chance.
-            waits = waits + 1 if code == WAIT else 0
+            waits = waits + 1 if code == WAIT and not moved else 0
             if code == DONE:
                 at[rank] += 1
                 started[rank] = False
@@ -263,6 +287,15 @@ class InProcess:
                 what = "no progress" if code == WAIT else f"code {code}, wanted DONE"
                 raise MultiringError(f"InProcess: rank {rank} in call {at[rank]} after {advances} advances: {what}")
         return advances
+
+
+def _poison(control: NDArray[np.int64], layout: Layout) -> None:
+    """Fill slots and payload areas with NaN, so that what is read before it is written shows in the result."""
+    data = control.view(np.uint8)
+    data[layout.slots : layout.mail] = 0xFF
+    for line in range(2 * layout.n_ranks):
+        start = CONTROL_HEADER_BYTES + line * layout.arrival_stride
+        data[start + ARRIVAL_INLINE_BYTES : start + layout.arrival_stride] = 0xFF
 
 
 def _forget(home: NativeHome | PythonHome, addresses: list[int]) -> None:

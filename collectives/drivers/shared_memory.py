@@ -9,7 +9,7 @@ import secrets
 import select
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,17 +36,20 @@ class SharedMemory:
     Parameters
     ----------
     rank, size : int
+        Among the ranks of the node.
     exchange : callable
-        Collective: every rank calls it the same number of times.
+        Collective among all ranks of the communicator: every rank calls it the same number of times.
     waiting : Waiting, optional
         Instead of the policy for this node.
     layout : Layout, optional
         The same on all ranks.
+    ranks : sequence of int, optional
+        What the communicator calls the ranks of this node, then those of the others. By default all are here.
 
     Raises
     ------
     SharedMemoryError, LaunchError
-        On every rank, if any rank could not join: naming the rank and why.
+        On every rank of all nodes, if any rank could not join: naming the rank and why.
     """
 
     def __init__(
@@ -57,9 +60,11 @@ class SharedMemory:
         *,
         waiting: Waiting | None = None,
         layout: Layout | None = None,
+        ranks: Sequence[int] | None = None,
     ) -> None:
         self.rank = rank
         self.size = size
+        self.ranks = list(ranks or range(size))
         self.layout = layout or Layout(size)
         self.heap: Heap = heap()
         self._descriptors: list[int] = []
@@ -73,7 +78,7 @@ class SharedMemory:
         }
         control, made = self._create() if rank == 0 else (None, None)
         facts["control"] = made
-        self.facts: list[dict[str, Any]] = [json.loads(b) for b in exchange(json.dumps(facts).encode())]
+        self.facts: list[dict[str, Any]] = _of(self.ranks[:size], exchange(json.dumps(facts).encode()))
         self._agree(exchange, made.get("error") if made else None)
         error = None
         peer_bases: list[NDArray[np.int64]] = []
@@ -104,6 +109,7 @@ class SharedMemory:
             self.heap.table,
             peer_bases,
             self._descriptors,
+            self.ranks,
         )
 
     def _create(self) -> tuple[Segment | None, dict[str, Any]]:
@@ -122,7 +128,8 @@ class SharedMemory:
         )
         if int(words_at(segment.address + CONTROL_NONCE, 1)[0]) != made["nonce"]:
             raise SharedMemoryError(
-                f"rank {self.rank} sees another process as {self.facts[0]['pid']} than rank 0's: the ranks do not share"
+                f"rank {self.ranks[self.rank]} sees another process as {self.facts[0]['pid']} than rank"
+                f" {self.ranks[0]}'s: the ranks do not share"
                 " a pid namespace; start them in one (containers: --pid=host)"
             )
         return segment
@@ -152,12 +159,16 @@ class SharedMemory:
             watch = select.poll()
             watch.register(self._descriptors[rank], select.POLLIN)
             if watch.poll(END_VISIBLE_MS):
-                raise PeerLostError(f"rank {rank} ended before its symmetric arrays were mapped") from None
+                raise PeerLostError(f"rank {self.ranks[rank]} ended before its symmetric arrays were mapped") from None
             raise
 
     def close(self) -> None:
         """Stop watching the peers. The memory goes when nothing refers to it any more."""
         self._unwatch()
+
+
+def _of(ranks: Sequence[int], answers: list[bytes]) -> list[dict[str, Any]]:
+    return [json.loads(answers[r]) for r in ranks]
 
 
 def _close_all(descriptors: list[int]) -> None:

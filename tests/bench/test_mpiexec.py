@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -60,7 +61,12 @@ def test_one_of_neither_mpi_is_refused(folder: Path) -> None:
 def test_words_and_environment() -> None:
     mpich, openmpi = Mpiexec("/m", "mpich", ""), Mpiexec("/o", "openmpi", "")
     assert mpich.command(2, ["prog", "-x"]) == ["/m", "-n", "2", "prog", "-x"]
-    assert mpich.command(2, ["prog"], leave_survivors=True) == ["/m", "-n", "2", "-disable-auto-cleanup", "prog"]
+    words = mpich.command(2, ["prog"], leave_survivors=True)
+    assert (words[:4], words[-1]) == (["/m", "-n", "2", "-disable-auto-cleanup"], "prog")
+    shell = words[4:]
+    assert subprocess.run([*shell[:-1], "true"], check=False).returncode == 0
+    killed = subprocess.run([*shell[:-1], "sh", "-c", "kill -9 $$"], check=False, capture_output=True)
+    assert killed.returncode == 128 + 9, "a program that is killed must not look so to mpiexec"
     assert openmpi.command(3, ["prog"], leave_survivors=True) == [
         "/o", "-n", "3", "--oversubscribe", "--enable-recovery", "prog",
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Whole calls of a node in one thread: inputs, memory with canaries, and what numpy says must come out."""
+"""Whole calls of all ranks in one thread: inputs, memory with canaries, and what numpy says must come out."""
 
 from __future__ import annotations
 
@@ -89,6 +89,8 @@ class Case:
         Of each rank; where the collective has no such form, the arrays lie apart.
     visible : tuple of (bool, bool)
         Whether the input, and the output, of each rank are symmetric.
+    nodes : tuple of int
+        The node of each rank; one for all if empty.
     """
 
     schedule: Schedule
@@ -103,6 +105,7 @@ class Case:
     eager: bool = True
     data_seed: int = 0
     skip: int = 0
+    nodes: tuple[int, ...] = ()
     request: Request = field(init=False)
 
     def __post_init__(self) -> None:
@@ -137,7 +140,7 @@ class Case:
         return np.array(self.counts if self.counts is not None else [self.count // n] * n * n).reshape(n, n)
 
     def n_places(self) -> int:
-        return Plan(self.request, self.choice, 0, 4).lowered(EAGER).n_places
+        return Plan(self.request, self.choice, 0, 4, self.nodes or None).lowered(EAGER).n_places
 
     def sizes(self) -> list[tuple[int, int]]:
         """Return the elements of each rank's input and output; -1 where it has none."""
@@ -305,7 +308,9 @@ def layout_of(case: Case, piece: int, eager_bytes: int, n_slots: int) -> Layout:
 def run(cases: list[Case], home: NativeHome | PythonHome, layout: Layout, seed: int) -> None:
     """Run calls one after another, and compare everything with numpy."""
     nodes = [Node(case) for case in cases]
-    InProcess(cases[0].n_ranks, home, layout=layout, seed=seed).run_all([node.call() for node in nodes])
+    ranks = InProcess(cases[0].n_ranks, home, layout=layout, seed=seed, nodes=cases[0].nodes or None)
+    ranks.run_all([node.call() for node in nodes])
+    assert ranks.ether.is_empty, "a message was left over"
     for node in nodes:
         node.check()
 

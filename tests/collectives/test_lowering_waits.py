@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -33,7 +34,7 @@ from tests.collectives.program_model import (
 )
 from tests.collectives.random_schedules import random_box, random_schedule, recursive_doubling, rotation
 
-Flags = dict[str, bool]
+Flags = dict[str, Any]
 VARIANTS: list[Flags] = [
     {},
     {"x_visible": True},
@@ -51,7 +52,7 @@ def machines(schedule: Schedule, flags: Flags, n_slices: int, n_slots: int = 3) 
     programs = read_programs(lowered, schedule.n_ranks)
     slices = 1 if flags.get("eager") else n_slices
     for in_place in (False, True):
-        yield Machine(schedule, programs, slices, n_slots, **flags, in_place=in_place)  # type: ignore[arg-type]
+        yield Machine(schedule, programs, slices, n_slots, **flags, in_place=in_place)
 
 
 def prove(schedule: Schedule, n_slices: int = 5, n_slots: int = 3) -> None:

@@ -166,7 +166,7 @@ def test_another_processs_segment_is_told_by_its_nonce() -> None:
     """In another pid namespace rank 0's number names somebody else."""
     segment = Segment.create(Layout(2).n_bytes, "a test")
     rank = SharedMemory.__new__(SharedMemory)
-    rank.rank = 1
+    rank.rank, rank.ranks = 1, [0, 1]
     rank.facts = [{"pid": os.getpid()}]
     made = {"descriptor": segment.descriptor, "n_bytes": segment.n_bytes, "nonce": 7}
     with pytest.raises(

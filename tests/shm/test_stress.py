@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -58,8 +58,10 @@ def altered(alter: Callable[[Table], None]) -> Plant:
     encode = plan.encode
 
     def plant(executors: list[Executor]) -> None:
-        def encode_wrong(lowered: Lowered, rank: int, n_steps: int) -> Table:
-            table = encode(lowered, rank, n_steps)
+        def encode_wrong(
+            lowered: Lowered, rank: int, n_steps: int, members: Sequence[int] | None = None, n_places: int = 0
+        ) -> Table:
+            table = encode(lowered, rank, n_steps, members, n_places)
             alter(table)
             return table
 
