@@ -26,6 +26,7 @@ def measure_points(
     groups: Iterable[tuple[Point, ...]],
     quick: bool = False,
     alone: bool = True,
+    barrier: Callable[[], object] | None = None,
     done: Callable[[int], object] = lambda n_points: None,
 ) -> list[tuple[Point, float]]:
     """Time every point; all ranks make the same call.
@@ -39,6 +40,8 @@ def measure_points(
         Fewer rounds.
     alone : bool
         Whether each rank has a core of its own.
+    barrier : callable, optional
+        For between calls; one in shared memory otherwise.
     done : callable
         Told after each group how many points it had.
 
@@ -47,9 +50,10 @@ def measure_points(
     list of (Point, float)
         Microseconds: the median over rounds of the slowest rank's time; the same on all ranks.
     """
-    barrier = world.barrier
-    with suppress(MultiringError):  # On several machines it is the communicator's own.
-        barrier = Meeting(world, 0, spin=alone).barrier
+    if barrier is None:
+        barrier = world.barrier
+        with suppress(MultiringError):
+            barrier = Meeting(world, 0, spin=alone).barrier
     groups = list(groups)
     most = max((_bytes_of(point, world.size) for group in groups for point in group), default=0)
     memory = {True: _pair(lambda n: world.comm.empty((n,), "uint8"), most), False: _pair(_ordinary, most)}

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.topology.measured import Estimate, NetworkRates
+from multiring.topology.measured import Estimate
 
 __all__ = ["interval_of_median", "measure_network"]
 
@@ -19,8 +19,13 @@ ROUNDS = {False: (200, 12), True: (40, 5)}
 WARMUP = 3
 
 
-def measure_network(comm: Any, quick: bool = False) -> NetworkRates:
+def measure_network(comm: Any, quick: bool = False) -> dict[str, Estimate]:
     """Measure messages between the first two nodes; all ranks make the same call and get the same answer.
+
+    Returns
+    -------
+    dict
+        ``message_us`` and ``port_gbs``.
 
     Parameters
     ----------
@@ -46,7 +51,7 @@ def measure_network(comm: Any, quick: bool = False) -> NetworkRates:
     latency = Estimate(*(max(value, 0.001) for value in (latency.value, latency.low, latency.high)))
     moved_us = np.maximum(large - latency.value, 1e-3)
     bandwidth = interval_of_median(len(pairs) * LARGE_BYTES / moved_us / 1e3)
-    return NetworkRates(latency, bandwidth, comm.n_nodes, comm.size)
+    return {"message_us": latency, "port_gbs": bandwidth}
 
 
 def _exchange(comm: Any, partner: dict[int, int], nbytes: int, rounds: int, *, both: bool) -> NDArray[np.float64]:

@@ -15,7 +15,7 @@ from multiring.kernels.dtypes import DTYPES
 from multiring.kernels.operations import OPERATIONS
 from multiring.topology.model import Topology
 
-__all__ = ["MEASURED_COLLECTIVES", "QUICK_SIZES", "SIZES", "Point", "design", "rounds_for"]
+__all__ = ["MEASURED_COLLECTIVES", "QUICK_SIZES", "SIZES", "Point", "design", "network_design", "rounds_for"]
 
 MEASURED_COLLECTIVES = (
     "all_reduce",
@@ -31,6 +31,10 @@ SIZES = tuple(8 << shift for shift in (0, 5, 9, 11, 13, 15, 17, 19, 21, 23))
 """8 B to 64 MiB."""
 QUICK_SIZES = tuple(8 << shift for shift in (0, 9, 13, 16, 19, 21))
 """8 B to 16 MiB."""
+
+
+NETWORK_COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
+NETWORK_SIZES = (64, 4 << 10, 64 << 10, 512 << 10, 2 << 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,14 @@ def design(
                 usual = choose(Collective(collective), n_ranks, group[0].vector_bytes(n_ranks)).algorithm
                 group += [Point(collective, usual, nbytes, symmetric, where, named=False) for where in places]
                 yield tuple(group)
+
+
+def network_design(n_ranks: int, topology: Topology, quick: bool) -> Iterator[tuple[Point, ...]]:
+    """Yield groups of points for ranks on several nodes: fewer, as calls take longer and depend on less."""
+    for collective in NETWORK_COLLECTIVES:
+        names = _different(collective, n_ranks, topology)
+        for nbytes in NETWORK_SIZES[:-1] if quick else NETWORK_SIZES:
+            yield tuple(Point(collective, name, nbytes, True, False) for name in names)
 
 
 def rounds_for(nbytes: int, quick: bool) -> int:

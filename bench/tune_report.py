@@ -43,11 +43,23 @@ def _host_lines(rates: HostRates) -> Iterator[str]:
 
 def _network_lines(network: NetworkRates) -> Iterator[str]:
     yield f"network, {network.n_ranks} ranks on {network.n_nodes} nodes"
-    for name, estimate, unit in (
-        ("latency", network.latency_us, "us"),
-        ("bandwidth", network.bandwidth_gbs, "GB/s each way of a node"),
+    yield (
+        f"  {network.n_points} calls, fitted with a median error of {network.median_error:.1%}, "
+        f"90th percentile {network.p90_error:.1%}"
+    )
+    for meaning, estimate in (
+        ("call: between nodes, besides, us", network.call_us),
+        ("latency: of a message in a step, us", network.latency_us),
+        ("bandwidth: of a node's port each way, GB/s", network.bandwidth_gbs),
+        ("host share: of processors' work that the network does not hide", network.host_share),
+        ("bare message: there and back, halved, us", network.message_us),
+        ("bare port: all ranks of two nodes at once, GB/s each way", network.port_gbs),
     ):
-        yield f"  {estimate.value:9.4f}  [{estimate.low:9.4f}, {estimate.high:8.4f}]  {name}, {unit}"
+        if estimate is not None:
+            yield f"  {estimate.value:9.4f}  [{estimate.low:9.4f}, {estimate.high:8.4f}]  {meaning}"
+    if network.host is not None:
+        yield "  on its nodes:"
+        yield from (f"  {line}" for line in _host_lines(network.host))
 
 
 @dataclass(frozen=True, slots=True)

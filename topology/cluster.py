@@ -70,14 +70,15 @@ def cluster_topology(
         )
     if len(set(of_rank)) == 1:
         return host_topology(len(of_rank), latency_us, bandwidth_gbs, measured)
-    rates = None
+    rates = network = None
     if measured is not None:
-        rates = measured.for_ranks(max(of_rank.count(node) for node in set(of_rank)))
+        most = max(of_rank.count(node) for node in set(of_rank))
+        network = measured.network
+        rates = network.host if network is not None and network.host is not None else measured.for_ranks(most)
         if rates is not None:
             latency_us, bandwidth_gbs = rates.latency_us, rates.bandwidth_gbs
-        if measured.network is not None:
-            network_latency_us = measured.network.latency_us.value
-            network_gbs = measured.network.bandwidth_gbs.value
+        if network is not None:
+            network_latency_us, network_gbs = network.latency_us.value, network.bandwidth_gbs.value
     n_nodes = max(of_rank) + 1
     readers = tuple(
         Resource(f"shared memory to rank {rank}", latency_us, bandwidth_gbs) for rank in range(len(of_rank))
@@ -94,4 +95,4 @@ def cluster_topology(
         return send[of_rank[src]], receive[of_rank[dst]]
 
     devices = tuple(f"node {node} rank {rank}" for rank, node in enumerate(of_rank))
-    return Topology("cluster", devices, of_rank, route, rates=rates)
+    return Topology("cluster", devices, of_rank, route, rates=rates, network=network)

@@ -133,20 +133,40 @@ class HostRates:
 
 @dataclass(frozen=True, slots=True)
 class NetworkRates:
-    """Messages from host to host.
+    """Calls between hosts.
 
     Attributes
     ----------
     latency_us, bandwidth_gbs : Estimate
-        Of one message, and of the port of a host, all its ranks sending at once.
+        Of a message in a step of a call, and of what the port of a host carries each way.
     n_nodes, n_ranks : int
         How many were measured.
+    call_us : Estimate
+        What a call takes besides.
+    host_share : Estimate
+        How much of what processors do is not hidden behind the network.
+    message_us, port_gbs : Estimate or None
+        A message there and back, halved, and all ranks of two hosts sending at once: the bare network, to compare.
+    host : HostRates or None
+        The ranks of one of these hosts, on the cores that they had.
+    n_points : int
+        Calls that were fitted.
+    median_error, p90_error : float
+        Of the fit on those calls.
     """
 
     latency_us: Estimate
     bandwidth_gbs: Estimate
     n_nodes: int
     n_ranks: int
+    call_us: Estimate = Estimate(0.0, 0.0, 0.0)
+    host_share: Estimate = Estimate(1.0, 1.0, 1.0)
+    message_us: Estimate | None = None
+    port_gbs: Estimate | None = None
+    host: HostRates | None = None
+    n_points: int = 0
+    median_error: float = 0.0
+    p90_error: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ SCHEMA = 1
 """Of the file; another number is another program's."""
 OFF = "off"
 MOST_BYTES = 1 << 20
+_FITTED = ("latency_us", "bandwidth_gbs", "call_us", "host_share")
+_BARE = ("message_us", "port_gbs")
 
 _log = logging.getLogger("multiring.tuning")
 
@@ -63,21 +65,7 @@ def to_json(measured: Measured, *, version: str, date: str, host: str, machine: 
     machine : mapping, optional
         See :func:`identity`; this machine's otherwise.
     """
-    links: list[dict[str, Any]] = [
-        {
-            "class": "shared memory",
-            "ranks": rates.n_ranks,
-            "cores": rates.n_cores,
-            "eager_bytes": rates.eager_bytes,
-            "slot_bytes": rates.slot_bytes,
-            "points": rates.n_points,
-            "median_error": rates.median_error,
-            "p90_error": rates.p90_error,
-            "core_to_core_ns": rates.core_to_core_ns,
-            "coefficients": {name: _interval(estimate) for name, estimate in rates.estimates.items()},
-        }
-        for rates in measured.hosts
-    ]
+    links: list[dict[str, Any]] = [_host_link(rates) for rates in measured.hosts]
     network = measured.network
     if network is not None:
         links.append(
@@ -85,8 +73,12 @@ def to_json(measured: Measured, *, version: str, date: str, host: str, machine: 
                 "class": "network",
                 "nodes": network.n_nodes,
                 "ranks": network.n_ranks,
-                "latency_us": _interval(network.latency_us),
-                "bandwidth_gbs": _interval(network.bandwidth_gbs),
+                "points": network.n_points,
+                "median_error": network.median_error,
+                "p90_error": network.p90_error,
+                **{name: _interval(getattr(network, name)) for name in _FITTED},
+                **{name: _interval(getattr(network, name)) for name in _BARE if getattr(network, name) is not None},
+                "host": None if network.host is None else _host_link(network.host),
             }
         )
     return {
@@ -147,12 +139,7 @@ def read(text: str, machine: Mapping[str, Any] | None = None) -> Measured:
             if link["class"] == "shared memory":
                 hosts.append(_host(link))
             elif link["class"] == "network":
-                network = NetworkRates(
-                    _estimate(link["latency_us"], 0.0),
-                    _estimate(link["bandwidth_gbs"], 1e-9),
-                    _count(link["nodes"]),
-                    _count(link["ranks"]),
-                )
+                network = _network(link)
         return Measured(tuple(hosts), network)
     except TopologyError:
         raise
@@ -188,6 +175,36 @@ def agreed_text(environ: Mapping[str, str] = os.environ) -> str | None:
 def measured_of(text: str | None) -> Measured | None:
     """Return what an agreed text says, on any machine; None for None."""
     return None if text is None else read(text)
+
+
+def _network(link: Mapping[str, Any]) -> NetworkRates:
+    fitted = {name: _estimate(link[name], 1e-9 if name == "bandwidth_gbs" else 0.0) for name in _FITTED}
+    bare = {name: _estimate(link[name], 0.0) for name in _BARE if name in link}
+    return NetworkRates(
+        n_nodes=_count(link["nodes"]),
+        n_ranks=_count(link["ranks"]),
+        host=None if link["host"] is None else _host(link["host"]),
+        n_points=int(link["points"]),
+        median_error=float(link["median_error"]),
+        p90_error=float(link["p90_error"]),
+        **fitted,
+        **bare,
+    )
+
+
+def _host_link(rates: HostRates) -> dict[str, Any]:
+    return {
+        "class": "shared memory",
+        "ranks": rates.n_ranks,
+        "cores": rates.n_cores,
+        "eager_bytes": rates.eager_bytes,
+        "slot_bytes": rates.slot_bytes,
+        "points": rates.n_points,
+        "median_error": rates.median_error,
+        "p90_error": rates.p90_error,
+        "core_to_core_ns": rates.core_to_core_ns,
+        "coefficients": {name: _interval(estimate) for name, estimate in rates.estimates.items()},
+    }
 
 
 def _host(link: Mapping[str, Any]) -> HostRates:

@@ -176,6 +176,9 @@ def _measured(
     if rates is None:
         raise ScheduleError(f"cost: {topology.name} has no measured rates, wanted a topology that was measured")
     parts = features(schedule, nbytes, rates, manner, topology.nodes) @ rates.values
+    if topology.network is not None and topology.n_nodes > 1:
+        parts *= topology.network.host_share.value
+        launch_us += topology.network.call_us.value
     sizes = chunk_bytes(schedule, nbytes)
     nodes = np.array(topology.nodes)
     idle = _Busy(schedule.n_ranks)

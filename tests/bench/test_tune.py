@@ -65,7 +65,7 @@ def test_show(stored: Path) -> None:
     assert "by multiring 1.2.3" in said.output
     assert "shared memory, 2 ranks on 2 cores" in said.output
     assert "0.5000  [   0.2500,   0.7500]  step: a step, us" in said.output
-    assert "0.1250  [   0.1200,   0.1300]  bandwidth, GB/s each way of a node" in said.output
+    assert "0.1250  [   0.1200,   0.1300]  bandwidth: of a node's port each way, GB/s" in said.output
 
 
 def test_show_without_a_file(tmp_path: Path) -> None:
