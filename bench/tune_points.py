@@ -34,7 +34,7 @@ QUICK_SIZES = tuple(8 << shift for shift in (0, 9, 13, 16, 19, 21))
 
 
 NETWORK_COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all")
-NETWORK_SIZES = (64, 4 << 10, 64 << 10, 512 << 10, 2 << 20)
+NETWORK_SIZES = (64, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def _measure(
     world = World(comm, mpi)
     bare = measure_network(comm, quick)
     groups = [group for group in network_design(comm.size, comm.topology, quick) if _fits(group[0].nbytes, most_bytes)]
-    times_us = dict(measure_points(world, groups, True, alone, Ground(world, [], spin=alone).barrier))
+    times_us = dict(measure_points(world, groups, quick, alone, Ground(world, [], spin=alone).barrier))
     # Each node measures its own ranks at the same time; those of rank 0 stand for all.
     inside = comm.split(comm.node, comm.rank)
     host = None

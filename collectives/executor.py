@@ -67,6 +67,7 @@ from multiring.kernels.records import (
     SIGNATURE_REFUSED,
     WAIT,
 )
+from multiring.topology.assumed import ASSUMED
 from multiring.topology.cluster import cluster_topology
 from multiring.topology.load import injected as injected_topology
 from multiring.topology.model import Topology
@@ -149,14 +150,16 @@ class Executor:
         self.device = "host"
         injected = injected_topology({"MULTIRING_TOPOLOGY": self._settings["topology"] or ""}, size)
         measured = measured_of(self._settings.get("tuning"))
-        self.topology: Topology = injected or cluster_topology(self._nodes.node_of, measured=measured)
+        assumed = ASSUMED if self._far is None else None  # on one node it prices, and the rule chooses
+        self.topology: Topology = injected or cluster_topology(self._nodes.node_of, measured=measured or assumed)
+        priced = self.topology.rates is not None
         self._planner = Planner(
             rank,
             self.topology,
             self._settings["algorithm"],
             self._context.layout.n_slots,
             nodes=self._nodes.node_of,
-            by_price=injected is not None or self._far is not None or self.topology.rates is not None,
+            by_price=injected is not None or self._far is not None or (measured is not None and priced),
         )
         remember(self)
 

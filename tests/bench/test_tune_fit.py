@@ -6,15 +6,23 @@ import numpy as np
 import pytest
 
 from multiring.bench.tune_fit import errors, fit, nonnegative_least_squares
-from multiring.bench.tune_model import combined, fitted_rates, matrix_of
+from multiring.bench.tune_model import combined, fitted_network, fitted_rates, matrix_of
 from multiring.bench.tune_network import interval_of_median
-from multiring.bench.tune_points import Point, design
+from multiring.bench.tune_points import Point, design, network_design
+from multiring.collectives.schedules import Collective, cost
+from multiring.collectives.schedules.explore import built
+from multiring.collectives.schedules.measured_cost import Manner
 from multiring.errors import ArgumentError
-from multiring.topology.measured import COLUMN, HostRates
+from multiring.topology import cluster_topology
+from multiring.topology.measured import COLUMN, Estimate, HostRates, Measured, NetworkRates
 
 POINTS = [point for group in design(3, (8, 4096, 65536, 1 << 20, 1 << 24)) for point in group]
 SHAPE = HostRates(3, 4, {})
 TRUE = {"call.eager": 1.0, "call.symmetric": 1.5, "call.ordinary": 1.8, "act": 0.05, "step": 0.4, "slot_read": 0.02}
+
+
+def exactly(value: float) -> Estimate:
+    return Estimate(value, value, value)
 
 
 def true_values() -> np.ndarray:
@@ -73,6 +81,29 @@ def test_rates_are_what_was_put_in() -> None:
     assert (rates.n_ranks, rates.n_cores, rates.n_points, rates.core_to_core_ns) == (3, 4, len(POINTS), 61.0)
     assert rates.p90_error < 0.02
     assert rates.estimates["slot_read"].value == pytest.approx(0.02, rel=0.5)
+
+
+def test_the_network_comes_back_from_calls_between_nodes() -> None:
+    nodes = (0, 1, 0, 1)
+    host = HostRates(
+        2, 2, {"call.eager": exactly(1.0), "call.symmetric": exactly(2.0), "peer_read.1048576": exactly(0.1)}
+    )
+    true = NetworkRates(exactly(25.0), exactly(0.125), 2, 4, exactly(50.0), exactly(0.5), host=host)
+    topology = cluster_topology(nodes, measured=Measured((), true))
+    times_us = {}
+    for group in network_design(4, cluster_topology(nodes), quick=False):
+        for point in group:
+            schedule = built(point.algorithm, Collective(point.collective), 4, topology)
+            manner = Manner(point.symmetric, point.in_place, point.named)
+            times_us[point] = cost(schedule, topology, point.vector_bytes(4), manner=manner).total_us
+    found = fitted_network(times_us, nodes, host, {"message_us": exactly(20.0)})
+    assert found.latency_us.value == pytest.approx(25.0, rel=0.02)
+    assert found.bandwidth_gbs.value == pytest.approx(0.125, rel=0.02)
+    assert found.call_us.value == pytest.approx(50.0, rel=0.05)
+    assert found.bandwidth_gbs.low <= found.bandwidth_gbs.value <= found.bandwidth_gbs.high
+    assert (found.n_nodes, found.n_ranks, found.n_points) == (2, 4, len(times_us))
+    assert (found.message_us, found.port_gbs, found.host) == (exactly(20.0), None, host)
+    assert found.p90_error < 0.05
 
 
 def test_bad_times_are_refused() -> None:
