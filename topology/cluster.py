@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from multiring.errors import TopologyError
 from multiring.topology.host import SHARED_MEMORY_BANDWIDTH_GBS, SHARED_MEMORY_LATENCY_US, host_topology
-from multiring.topology.measured import Measured
+from multiring.topology.measured import MOST_RANKS, Measured
 from multiring.topology.model import Resource, Topology
 
 __all__ = ["ASSUMED_NETWORK_GBS", "ASSUMED_NETWORK_LATENCY_US", "cluster_topology"]
@@ -77,6 +77,7 @@ def cluster_topology(
         rates = network.host if network is not None and network.host is not None else measured.for_ranks(most)
         if rates is not None:
             latency_us, bandwidth_gbs = rates.latency_us, rates.bandwidth_gbs
+            rates = rates if len(of_rank) <= MOST_RANKS else None
         if network is not None:
             network_latency_us, network_gbs = network.latency_us.value, network.bandwidth_gbs.value
     n_nodes = max(of_rank) + 1

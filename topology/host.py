@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multiring.errors import TopologyError
-from multiring.topology.measured import Measured
+from multiring.topology.measured import MOST_RANKS, Measured
 from multiring.topology.model import Resource, Topology
 
 __all__ = ["Cache", "Host", "host_topology", "parse_cpu_list", "read_host"]
@@ -143,6 +143,7 @@ def host_topology(
     rates = measured.for_ranks(n_ranks) if measured is not None and n_ranks > 1 else None
     if rates is not None:
         latency_us, bandwidth_gbs = rates.latency_us, rates.bandwidth_gbs
+        rates = rates if n_ranks <= MOST_RANKS else None
     readers = tuple(Resource(f"shared memory to rank {rank}", latency_us, bandwidth_gbs) for rank in range(n_ranks))
     # Named by what is known: where a rank runs is the launcher's affair, there may be fewer cores than ranks, and the
     # host may be another than this one.

@@ -9,6 +9,7 @@ from multiring.topology import cluster_topology, host_topology
 from multiring.topology.measured import (
     COEFFICIENTS,
     KNOTS_BYTES,
+    MOST_RANKS,
     Estimate,
     HostRates,
     Measured,
@@ -66,3 +67,11 @@ def test_topologies_carry_the_rates_of_the_ranks_of_a_node() -> None:
     assert sum(wire.latency_us for wire in cluster.path(0, 2)) == 20.0
     assert {wire.bandwidth_gbs for wire in cluster.path(0, 2)} == {0.5}
     assert cluster_topology((0, 0, 0, 0), measured=measured).rates is measured.hosts[1]
+
+
+def test_many_ranks_have_wires_alone() -> None:
+    measured = Measured((rates(2),))
+    assert host_topology(MOST_RANKS, measured=measured).rates is measured.hosts[0]
+    many = host_topology(MOST_RANKS + 1, measured=measured)
+    assert (many.rates, many.path(0, 1)[0].latency_us) == (None, 0.75)
+    assert cluster_topology((0, 1) * MOST_RANKS, measured=measured).rates is None
