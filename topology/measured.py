@@ -31,7 +31,7 @@ KNOTS_BYTES = tuple(1 << shift for shift in (14, 17, 20, 22, 24, 25, 26, 28))
 """16 KiB to 256 MiB: from the first-level cache of a core to main memory."""
 
 MOST_RANKS = 64
-"""With more, counting every copy and sum of every algorithm would take longer than the calls: wires alone are priced."""
+"""With more, counting the copies and sums of all algorithms takes longer than calls do: wires alone are priced."""
 
 STARTED = ("all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather", "all_to_all", "gather", "scatter")
 
