@@ -48,6 +48,8 @@ YIELDS = 100
 NAP_S = 50e-6
 LOOK_INTERVAL_S = 2e-3
 """How often a waiting rank looks for notices, ended peers and the time limit."""
+OVERTAKING_S = 0.1
+"""By how much the notice that a rank left may overtake the last messages that it sent."""
 PATIENCE_NS = 20_000_000
 """How long a native call waits for its node while nothing is under way to others."""
 
@@ -82,7 +84,7 @@ class Far:
         self._others = others
         self._member = int(context.member_of[closing.rank])
         self.wire = Wire(network, closing.rank)
-        self._left: set[int] = set()
+        self._left_s: dict[int, float] = {}
         self._idle = 0
         self._looked_s = 0.0
         self._patience(busy=False)
@@ -101,21 +103,27 @@ class Far:
 
     def attend(self, record: CallRecord) -> None:
         """Do what there is to do for a call that waits; what makes it hopeless is set in ABORT."""
-        moved = False
-        if record.wire is not None:
-            try:
-                moved = self.wire.progress(record.wire, record.words, record.plan)
-            except NetworkError as error:
-                self._entries.give_up(record.address, ABORT_PEER_LOST, self._context.member_of[error.args[1]])
+        words = record.words
+        while True:
+            moved = False
+            if record.wire is not None:
+                try:
+                    moved = self.wire.progress(record.wire, words, record.plan)
+                except NetworkError as error:
+                    self._entries.give_up(record.address, ABORT_PEER_LOST, self._context.member_of[error.args[1]])
+                    return
+                except MultiringError as error:
+                    self._closing.tell(error)
+                    return
+            self._patience(busy=self.wire.is_busy)
+            if moved:
+                self._idle = 0
                 return
-            except MultiringError as error:
-                self._closing.tell(error)
+            if self.is_time_to_look():
+                self._look(record.address, words, self.wire.awaited())
                 return
-        self._patience(busy=self.wire.is_busy)
-        if moved:
-            self._idle = 0
-        elif self.is_time_to_look():
-            self._look(record.address, record.words, self.wire.awaited())
+            if int(words[CALL_PEER]) >= 0 or not self.wire.is_busy:
+                return  # It waits for its node, which the interpreter looks after.
 
     def is_time_to_look(self) -> bool:
         """Give up the core for a moment; return whether to look around, after a while without progress."""
@@ -145,8 +153,8 @@ class Far:
             culprit = far[0] if far else self._member
         elif not reason and (gone := self._find_dead()) >= 0:
             reason, culprit = ABORT_PEER_LOST, gone
-        elif not reason and (left := [m for m, rank in zip(far, awaited, strict=True) if rank in self._left]):
-            reason, culprit = ABORT_CLOSED, left[0]
+        elif not reason and (left := [rank for rank in awaited if self.has_left(rank)]):
+            reason, culprit = ABORT_CLOSED, self._context.member_of[left[0]]
         if reason:
             self._entries.give_up(address, reason, culprit)
 
@@ -195,13 +203,13 @@ class Far:
         while (notice := self.network.heard()) is not None:
             rank, text = notice
             if text == CLOSED_NOTICE:
-                self._left.add(rank)
+                self._left_s[rank] = time.monotonic()
             else:
                 self._closing.set_text(text.decode(errors="replace"), ABORT_TOLD)
 
     def has_left(self, rank: int) -> bool:
-        """Whether a rank of another node has closed the communicator."""
-        return rank in self._left
+        """Whether a rank of another node closed the communicator, long enough ago for all that it sent to be here."""
+        return rank in self._left_s and time.monotonic() - self._left_s[rank] > OVERTAKING_S
 
     def tell_failure(self, error: MultiringError) -> None:
         """Let every other node know why this communicator is closed: one rank there, since it shares the news."""
@@ -223,7 +231,7 @@ class Far:
     def has_settled(self) -> bool:
         """Whether the others have said that they leave too, so that nothing more will come; the network ends then."""
         self.listen()
-        settled = all(rank in self._left for ranks in self._others for rank in ranks)
+        settled = all(rank in self._left_s for ranks in self._others for rank in ranks)
         if settled:
             self.network.close()
         return settled

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from multiring.collectives.drivers.network import NOTICE_TAG, NetworkError
+from multiring.collectives.drivers.network import NOTICE_TAG, SPLIT_TAG, NetworkError
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -107,7 +107,7 @@ class Mpi:
         world = self._open.Get_group()
         group = world.Incl(list(ranks))
         try:
-            return Mpi(self._open.Create_group(group, NOTICE_TAG + min(ranks)))
+            return Mpi(self._open.Create_group(group, SPLIT_TAG))
         finally:
             group.Free()
             world.Free()

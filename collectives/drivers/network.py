@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-__all__ = ["FIRST_LANE_TAG", "HEADER_TAG", "MAIL_HEADER_TAG", "MAIL_TAG", "NOTICE_TAG", "Network", "NetworkError"]
+__all__ = [
+    "FIRST_LANE_TAG",
+    "HEADER_TAG",
+    "MAIL_HEADER_TAG",
+    "MAIL_TAG",
+    "NOTICE_TAG",
+    "SPLIT_TAG",
+    "Network",
+    "NetworkError",
+]
 
 HEADER_TAG = 0
 """What a rank calls, ahead of its first slice to another in each call."""
@@ -14,6 +23,8 @@ NOTICE_TAG = 1
 MAIL_HEADER_TAG = 2
 MAIL_TAG = 3
 """Messages of send and recv."""
+SPLIT_TAG = 4
+"""What MPI itself sends over a communicator to split it: no other message may have this tag."""
 FIRST_LANE_TAG = 8
 """Slices of a collective: one tag for each lane of an ordered pair."""
 

@@ -94,13 +94,10 @@ class _LaneState:
         """Whether its first slice brings the header of the call."""
         self.started = 0
         self.under_way: deque[_Message] = deque()
-        self._buffer: NDArray[np.uint8] | None = None
-
-    def buffer(self) -> NDArray[np.uint8]:
-        """Room for a header and what travels with it; of this lane alone, which has one header in each call."""
-        if self._buffer is None:
-            self._buffer = np.zeros(HEADER_BYTES + INLINE_BYTES, dtype=np.uint8)
-        return self._buffer
+        # Room for a header and what travels with it; of this lane alone, which has one header in each call.
+        self._room: NDArray[np.int64] = np.zeros((HEADER_BYTES + INLINE_BYTES) // 8 * self.is_first, dtype=np.int64)
+        self.header = self._room.data
+        self.header_address = self._room.ctypes.data
 
 
 class _Message:
@@ -206,14 +203,16 @@ class Wire:
         handles = []
         try:
             if has_header:
-                room = lane.buffer()
-                inline = n_bytes if n_bytes <= INLINE_BYTES else 0
+                length = HEADER_BYTES + INLINE_BYTES
                 if lane.sends:
-                    header = room[:HEADER_BYTES].view(np.int64)
-                    header[: HEADER_SLICE_BYTES + 1] = *_call_of(call), n_bytes
-                    ctypes.memmove(room.ctypes.data + HEADER_BYTES, address, inline)
-                length = HEADER_BYTES + inline if lane.sends else room.nbytes
-                handles.append(begin(room.ctypes.data, length, lane.peer, HEADER_TAG))
+                    header = lane.header
+                    header[HEADER_EPOCH], header[HEADER_SIGNATURE], header[HEADER_COUNT] = _call_of(call)
+                    header[HEADER_SLICE_BYTES] = n_bytes
+                    length = HEADER_BYTES
+                    if n_bytes <= INLINE_BYTES:
+                        ctypes.memmove(lane.header_address + HEADER_BYTES, address, n_bytes)
+                        length += n_bytes
+                handles.append(begin(lane.header_address, length, lane.peer, HEADER_TAG))
             if not has_header or n_bytes > INLINE_BYTES:
                 handles.append(begin(address, n_bytes, lane.peer, lane.tag))
         except NetworkError as error:
@@ -235,7 +234,7 @@ class Wire:
                 if not lane.sends:
                     self._compare(lane, message.n_bytes, call, plan)
                     if message.n_bytes <= INLINE_BYTES:
-                        ctypes.memmove(message.address, lane.buffer().ctypes.data + HEADER_BYTES, message.n_bytes)
+                        ctypes.memmove(message.address, lane.header_address + HEADER_BYTES, message.n_bytes)
         return True
 
     def _explain(self, lane: _LaneState, call: NDArray[np.int64], plan: Plan) -> None:
@@ -255,11 +254,11 @@ class Wire:
                     os.sched_yield()
 
     def _compare(self, lane: _LaneState, n_bytes: int, call: NDArray[np.int64], plan: Plan) -> None:
-        header = lane.buffer()[:HEADER_BYTES].view(np.int64)
-        theirs = tuple(int(word) for word in header[:HEADER_SLICE_BYTES])
+        header = lane.header
+        theirs = header[HEADER_EPOCH], header[HEADER_SIGNATURE], header[HEADER_COUNT]
         mine = _call_of(call)
-        if theirs != mine or int(header[HEADER_SLICE_BYTES]) != n_bytes:
-            raise far_mismatch_error(self._rank, lane.peer, mine, (theirs[0], theirs[1], theirs[2]), plan)
+        if theirs != mine or header[HEADER_SLICE_BYTES] != n_bytes:
+            raise far_mismatch_error(self._rank, lane.peer, mine, theirs, plan)
 
 
 def _call_of(call: NDArray[np.int64]) -> tuple[int, int, int]:

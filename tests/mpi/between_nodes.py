@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ml_dtypes
@@ -40,6 +40,7 @@ COLLECTIVES = (
     "gather",
     "scatter",
 )
+REDUCE: dict[str, Callable[..., Array]] = {"sum": np.sum, "max": np.max, "min": np.min}
 COUNTS = (0, 1, 2, 3, 7, 64, 1000, 4096, 30_000, 200_000)
 
 
@@ -83,9 +84,7 @@ def call(comm: mr.Communicator, shared: np.random.Generator, own: np.random.Gene
     wire = "bfloat16" if dtype == "float32" and shared.random() < 0.3 else None
     order = "rank" if algorithm is None and shared.random() < 0.3 else None
     given = [shared.integers(0, 4, n * count).astype(DTYPES[dtype]) for _ in range(n)]
-    whole = {"sum": np.sum, "max": np.max, "min": np.min}[op](
-        np.stack([g[:count].astype(np.float64) for g in given]), axis=0
-    )
+    whole = REDUCE[op](np.stack([g[:count].astype(np.float64) for g in given]), axis=0)
     options: dict[str, Any] = {"algorithm": algorithm, "wire": wire}
     reducing = {**options, "op": op, "order": order}
     out = place(comm, own, n * count if name in ("all_gather", "gather", "all_to_all") else count, dtype)
@@ -103,9 +102,7 @@ def call(comm: mr.Communicator, shared: np.random.Generator, own: np.random.Gene
             comm.broadcast(out, root=root, algorithm=algorithm)
             wanted = given[root][:count]
         case "reduce_scatter":
-            every = {"sum": np.sum, "max": np.max, "min": np.min}[op](
-                np.stack([g.astype(np.float64) for g in given]), axis=0
-            )
+            every = REDUCE[op](np.stack([g.astype(np.float64) for g in given]), axis=0)
             comm.reduce_scatter(x, out, **reducing)
             wanted = every[rank * count : (rank + 1) * count]
         case "all_gather":

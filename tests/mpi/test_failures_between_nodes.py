@@ -73,7 +73,6 @@ def check(
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ranks_that_disagree(mpi_run: Run, layout: str) -> None:
     done = mpi_run(4, PROGRAM, layout, *DISAGREE)
-    assert done.returncode == 0, done.stderr[-2000:]
     for scenario, pattern in DISAGREE.items():
         check(done, scenario, {0, 1, 2, 3}, "MismatchError", pattern)
 
@@ -88,7 +87,6 @@ def test_a_node_that_disagrees_inside_tells_the_others(mpi_run: Run) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_ranks_that_leave_abort_or_stay_away(mpi_run: Run, layout: str) -> None:
     done = mpi_run(4, PROGRAM, layout, *ELSE)
-    assert done.returncode == 0, done.stderr[-2000:]
     for scenario, (kind, pattern) in ELSE.items():
         # Who comes late may find all it needs in the call that failed on the others; its next call fails too.
         excused = {3} if scenario == "never_comes" else set()
