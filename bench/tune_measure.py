@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from multiring.bench import machine
 from multiring.bench.contender import Ours
 from multiring.bench.meeting import Meeting
 from multiring.bench.timing import Trial, measure_ns, slowest_us
@@ -16,9 +17,23 @@ from multiring.bench.world import World
 from multiring.errors import MultiringError
 from multiring.kernels.dtypes import numpy_dtype
 
-__all__ = ["measure_points"]
+__all__ = ["have_own_cores", "measure_points"]
 
 WARMUP = 2
+
+
+def have_own_cores(world: World, binding: str) -> bool:
+    """Tell whether each rank of a world has a core of its own; all ranks ask at the same time.
+
+    Parameters
+    ----------
+    world : World
+    binding : str
+        What :func:`~multiring.bench.machine.bind_to_core` said here.
+    """
+    # Two hosts of a lab, or two ranks of a host, may have been given one core.
+    places = world.gather_text(f"{machine.boot()} {binding}")
+    return all(" core" in place for place in places) and len(set(places)) == len(places)
 
 
 def measure_points(

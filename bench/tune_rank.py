@@ -15,7 +15,7 @@ import click
 from multiring.bench import machine
 from multiring.bench.console import complain
 from multiring.bench.meeting import Meeting
-from multiring.bench.tune_measure import measure_points
+from multiring.bench.tune_measure import have_own_cores, measure_points
 from multiring.bench.tune_points import QUICK_SIZES, SIZES, Point, design
 from multiring.bench.world import World, local_place
 from multiring.errors import MultiringError
@@ -23,20 +23,20 @@ from multiring.errors import MultiringError
 __all__ = ["measured_start", "read_start", "run_start"]
 
 
-def measured_start(world: World, *, quick: bool, alone: bool, most_bytes: int | None = None) -> dict[str, Any]:
+def measured_start(world: World, binding: str, quick: bool, most_bytes: int | None = None) -> dict[str, Any]:
     """Time a design; the same plain data on all ranks, but for the time of a cache line, which rank 0 alone knows.
 
     Parameters
     ----------
     world : World
+    binding : str
+        What :func:`~multiring.bench.machine.bind_to_core` said.
     quick : bool
         Fewer sizes and rounds.
-    alone : bool
-        Whether each rank has a core of its own.
     most_bytes : int, optional
         Leave out larger sizes.
     """
-    line_ns = None
+    line_ns, alone = None, have_own_cores(world, binding)
     with suppress(MultiringError):
         line_ns = Meeting(world, 0, spin=alone).line_time_ns() if alone and world.size > 1 else None
     sizes = [size for size in (QUICK_SIZES if quick else SIZES) if most_bytes is None or size <= most_bytes]
@@ -64,7 +64,7 @@ def run_start(output: str, quick: bool, most_bytes: int | None) -> int:
 
     try:
         with multiring.init(device="host") as comm:
-            found = measured_start(World(comm), quick=quick, alone=binding.startswith("core"), most_bytes=most_bytes)
+            found = measured_start(World(comm), binding, quick, most_bytes)
             if comm.rank == 0:
                 Path(output).write_text(json.dumps(found), encoding="utf-8")
     except MultiringError as error:

@@ -9,7 +9,7 @@ from typing import Any
 from multiring.bench import machine
 from multiring.bench.console import complain
 from multiring.bench.ground import Ground
-from multiring.bench.tune_measure import measure_points
+from multiring.bench.tune_measure import have_own_cores, measure_points
 from multiring.bench.tune_model import fitted_network, fitted_rates
 from multiring.bench.tune_network import measure_network
 from multiring.bench.tune_points import network_design
@@ -36,8 +36,7 @@ def run_world(path: Path, quick: bool, most_bytes: int | None) -> int:
 
     try:
         with multiring.init(device="host") as comm:
-            alone = binding.startswith("core")
-            hosts, network = _measure(comm, mpi, quick, alone, most_bytes, cores)
+            hosts, network = _measure(comm, mpi, quick, binding, most_bytes, cores)
             if comm.rank == 0:
                 from multiring.bench.tune import store
 
@@ -49,12 +48,13 @@ def run_world(path: Path, quick: bool, most_bytes: int | None) -> int:
 
 
 def _measure(
-    comm: Any, mpi: Any, quick: bool, alone: bool, most_bytes: int | None, cores: int
+    comm: Any, mpi: Any, quick: bool, binding: str, most_bytes: int | None, cores: int
 ) -> tuple[list[HostRates], NetworkRates | None]:
     if comm.n_nodes == 1:
-        found = measured_start(World(comm), quick=quick, alone=alone, most_bytes=most_bytes)
+        found = measured_start(World(comm), binding, quick, most_bytes)
         return [fitted_rates(read_start(found), comm.size, cores, found["core_to_core_ns"])], None
     world = World(comm, mpi)
+    alone = have_own_cores(world, binding)
     bare = measure_network(comm, quick)
     groups = [group for group in network_design(comm.size, comm.topology, quick) if _fits(group[0].nbytes, most_bytes)]
     times_us = dict(measure_points(world, groups, quick, alone, Ground(world, [], spin=alone).barrier))
@@ -62,7 +62,7 @@ def _measure(
     inside = comm.split(comm.node, comm.rank)
     host = None
     if inside.size > 1:
-        found = measured_start(World(inside), quick=True, alone=alone, most_bytes=most_bytes)
+        found = measured_start(World(inside), binding, True, most_bytes)
         host = fitted_rates(read_start(found), inside.size, cores, found["core_to_core_ns"])
     comm.barrier()
     inside.close()
