@@ -22,6 +22,9 @@ __all__ = ["merged", "tune"]
 STARTS = 5
 """Process starts without --quick: what a start happens to get, such as pages and cores, it keeps."""
 
+MOST_SPREAD = 0.10
+"""Relative difference between starts from which a run is not to be trusted; 3 % on a quiet machine."""
+
 _EPILOG = """\b
 Example:
   multiring tune --ranks 2 --ranks 4
@@ -119,7 +122,7 @@ def _most_bytes(text: str | None) -> int | None:
 def _local(n_ranks: int, quick: bool, most_bytes: int | None) -> HostRates:
     """Measure local ranks in processes of their own."""
     from multiring.bench.start import start_local
-    from multiring.bench.tune_model import combined, fitted_rates
+    from multiring.bench.tune_model import combined, fitted_rates, spread_of
     from multiring.bench.tune_rank import read_start
 
     if n_ranks < 2:
@@ -139,6 +142,12 @@ def _local(n_ranks: int, quick: bool, most_bytes: int | None) -> HostRates:
             starts.append(read_start(document))
             if document["core_to_core_ns"] is not None:
                 lines_ns.append(document["core_to_core_ns"])
+    if (spread := spread_of(starts)) > MOST_SPREAD:
+        click.echo(
+            f"warning: half of all calls differ by {spread:.0%} or more between starts: the machine was busy, or its "
+            "cores moved; run this again when it is quiet",
+            err=True,
+        )
     line_ns = sorted(lines_ns)[len(lines_ns) // 2] if lines_ns else None
     return fitted_rates(combined(starts), n_ranks, len(os.sched_getaffinity(0)), line_ns)
 

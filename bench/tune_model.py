@@ -18,7 +18,7 @@ from multiring.errors import ArgumentError
 from multiring.topology.cluster import cluster_topology
 from multiring.topology.measured import COEFFICIENTS, Estimate, HostRates, Measured, NetworkRates
 
-__all__ = ["combined", "fitted_network", "fitted_rates", "matrix_of"]
+__all__ = ["combined", "fitted_network", "fitted_rates", "matrix_of", "spread_of"]
 
 
 def combined(starts: Sequence[Mapping[Point, float]]) -> dict[Point, float]:
@@ -32,6 +32,12 @@ def combined(starts: Sequence[Mapping[Point, float]]) -> dict[Point, float]:
     if not starts or any(set(start) != set(starts[0]) for start in starts):
         raise ArgumentError(f"tune: got {[len(start) for start in starts]} points, wanted the same ones in each start")
     return {point: float(np.median([start[point] for start in starts])) for point in starts[0]}
+
+
+def spread_of(starts: Sequence[Mapping[Point, float]]) -> float:
+    """Return how far a start's time of a point is from the median of all starts, usually: a relative error."""
+    middle = combined(starts)
+    return float(np.median([abs(start[point] / middle[point] - 1.0) for start in starts for point in middle]))
 
 
 def matrix_of(points: Sequence[Point], rates: HostRates) -> NDArray[np.float64]:

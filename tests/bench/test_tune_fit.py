@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from multiring.bench.tune_fit import errors, fit, nonnegative_least_squares
-from multiring.bench.tune_model import combined, fitted_network, fitted_rates, matrix_of
+from multiring.bench.tune_model import combined, fitted_network, fitted_rates, matrix_of, spread_of
 from multiring.bench.tune_network import interval_of_median
 from multiring.bench.tune_points import Point, design, network_design
 from multiring.collectives.schedules import Collective, cost
@@ -122,6 +122,14 @@ def test_starts_are_combined_by_the_median() -> None:
         combined([{point: 1.0}, {}])
     with pytest.raises(ArgumentError, match=r"tune: got \[\] points"):
         combined([])
+
+
+def test_how_far_starts_are_apart() -> None:
+    point, other = Point("all_reduce", "ring", 8, True, False), Point("all_reduce", "ring", 64, True, False)
+    assert spread_of([{point: 1.0}]) == 0.0
+    # Medians 2 and 1: the six differences are 0.5, 0, 0.25 and 0, 0, 0.1; their median is half of 0 and 0.1.
+    starts = [{point: 1.0, other: 1.0}, {point: 2.0, other: 1.0}, {point: 2.5, other: 1.1}]
+    assert spread_of(starts) == pytest.approx(0.05)
 
 
 def test_the_interval_of_a_median() -> None:
