@@ -146,7 +146,9 @@ class _Finder:
         for number, (step, writes) in enumerate(zip(self.schedule.steps, steps, strict=True)):
             read_at[step.src, step.chunk] = number
             place = writes.rank, writes.chunk
-            in_output = self.after[place] & (writes.is_last | (self.symmetric & ~writes.clashes))
+            # What no peer reads may lie in the output although peers cannot reach it.
+            seen = self.symmetric | ~writes.is_read
+            in_output = self.after[place] & (writes.is_last | (seen & ~writes.clashes))
             in_slot = (writes.is_read & ((not self.symmetric) | writes.clashes)) | ~in_output
             origin = np.where(writes.reduces, -1, summing[writes.source_rank, writes.chunk])
             made_at = self._step_of(origin)
