@@ -12,7 +12,7 @@ from multiring.collectives.drivers.in_process import PythonHome
 from multiring.kernels.dtypes import DTYPES
 from multiring.kernels.operations import OPERATIONS
 from tests.collectives.node_calls import COLLECTIVES, Case, layout_of, native_home, preempted, run, schedules_of
-from tests.collectives.random_schedules import random_box, random_schedule
+from tests.collectives.random_schedules import random_box, random_schedule, recursive_doubling, rotation
 
 INTEGERS = st.integers(0, 2**32)
 EVERY = [name for name in COLLECTIVES if name != "barrier"]
@@ -108,3 +108,25 @@ def test_calls_of_no_elements_still_end(name: str, nodes: tuple[int, ...]) -> No
         operation = OPERATIONS["sum"] if COLLECTIVES[name].reduces else None
         case = Case(schedule, DTYPES["float32"], 0, operation=operation, nodes=nodes, data_seed=1)
         run([case, case], native_home(), layout_of(case, 4, 64, 4), 7)
+
+
+@pytest.mark.parametrize("visible", [(False, False), (True, True)])
+@pytest.mark.parametrize("in_place", [False, True])
+@pytest.mark.parametrize("nodes", [tuple(range(8)), (0, 0, 1, 1, 2, 2, 3, 3), (0, 1, 0, 1, 0, 1, 0, 1)])
+def test_what_is_sent_is_overwritten_soon_after(
+    nodes: tuple[int, ...], in_place: bool, visible: tuple[bool, bool]
+) -> None:
+    for schedule in (recursive_doubling(3), rotation(8, 1), rotation(8, 5), *schedules_of("all_reduce", 8, 0)[:2]):
+        case = Case(
+            schedule,
+            DTYPES["float32"],
+            100 * schedule.collective.n_parts(8),
+            operation=OPERATIONS["sum"] if schedule.collective.reduces else None,
+            in_place=(in_place,) * 8,
+            visible=(visible,) * 8,
+            eager=False,
+            data_seed=3,
+            nodes=nodes,
+        )
+        for seed in range(8):
+            run([case], native_home(), layout_of(case, 4, 64, 8), seed)
