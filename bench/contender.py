@@ -55,6 +55,8 @@ class Ours:
         Passed on where they mean something.
     prepared : bool
         Whether to time persistent calls.
+    registered : bool
+        Whether arrays lie in symmetric memory, for the predicted times.
     """
 
     name = "multiring"
@@ -66,13 +68,15 @@ class Ours:
         wire: str | None = None,
         order: str | None = None,
         prepared: bool = False,
+        registered: bool = True,
     ) -> None:
         self._comm = comm
+        self._registered = registered
         self.algorithm = algorithm
         self._wire = wire
         self._order = order
         self._prepared = prepared
-        self._plans: dict[Case, Any] = {}
+        self._plans: dict[tuple[Case, bool], Any] = {}
 
     def bind(self, case: Case, send: Any, receive: Any, in_place: bool) -> Call | None:
         """Return our call, plain or prepared."""
@@ -107,32 +111,34 @@ class Ours:
 
     def algorithm_name(self, case: Case) -> str:
         """Return the algorithm that does a case, as the plan names it."""
-        plan = self._plan(case)
+        plan = self._plan(case, in_place=False)
         return (self.algorithm or "-") if plan is None else plan.algorithm
 
-    def predicted_us(self, case: Case) -> float | None:
+    def predicted_us(self, case: Case, in_place: bool = False) -> float | None:
         """Return what the plan of a case should take on the communicator's topology; None where there is no plan."""
-        plan = self._plan(case)
+        plan = self._plan(case, in_place)
         return None if plan is None else plan.predicted_us
 
-    def _plan(self, case: Case) -> Any:
+    def _plan(self, case: Case, in_place: bool) -> Any:
         """Return the plan of a case; None for sends and receives, and where it cannot be planned."""
         if case.collective == "sendrecv":
             return None
-        if case not in self._plans:
+        key = case, in_place
+        if key not in self._plans:
             options: dict[str, Any] = {"algorithm": self.algorithm}
             if case.shape.reduces:
                 options |= {"op": case.operation, "wire": self._wire, "order": self._order}
             parts = case.n_ranks if case.shape.send_parts != case.shape.receive_parts else 1
             count = case.send_count if parts == 1 else case.count * parts
             arguments = {"dtype": case.dtype.name, "count": count, "root": max(case.root, 0)}
+            options |= {"symmetric": self._registered, "in_place": in_place}
             try:
                 plan = self._comm.plan(case.collective, **arguments, **options)
             except MultiringError:
                 plan = None
             # The halves of a line ask one after another; more than that would only fill memory.
-            self._plans = {case: plan}
-        return self._plans[case]
+            self._plans = {key: plan}
+        return self._plans[key]
 
     def how(self, case: Case, in_place: bool) -> str:
         """Say whether calls are prepared."""

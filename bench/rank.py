@@ -108,7 +108,14 @@ def _measure(request: Request, world: World, binding: str, arguments: list[str])
     if request.registered:
         allocate = partial(_symmetric, world.comm)
     ours = [
-        Ours(world.comm, name, settings.wire.name if settings.wire else None, request.order, request.prepared)
+        Ours(
+            world.comm,
+            name,
+            settings.wire.name if settings.wire else None,
+            request.order,
+            request.prepared,
+            request.registered,
+        )
         for name in _algorithms(request, world.size)
     ]
     peers = [make_peer(name, world.mpi) for name in request.peers]
@@ -158,8 +165,7 @@ def _algorithms(request: Request, n_ranks: int) -> list[str | None]:
 
 
 def _predicted_us(ours: Ours, case: Case, in_place: bool) -> float | None:
-    del in_place  # the plan is the same
-    return ours.predicted_us(case)
+    return ours.predicted_us(case, in_place)
 
 
 def _symmetric(comm: Any, nbytes: int) -> Any:

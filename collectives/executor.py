@@ -32,6 +32,7 @@ from multiring.collectives.plan import Plan
 from multiring.collectives.planner import Planner
 from multiring.collectives.request import Request
 from multiring.collectives.schedules.explanation import Explanation
+from multiring.collectives.schedules.measured_cost import Manner
 from multiring.errors import CommunicatorClosed, LaunchError, MultiringError, PeerLostError, SharedMemoryError
 from multiring.kernels.dtypes import DType, dtype_of, numpy_dtype
 from multiring.kernels.records import (
@@ -67,9 +68,11 @@ from multiring.kernels.records import (
     SIGNATURE_REFUSED,
     WAIT,
 )
+from multiring.topology.assumed import ASSUMED
 from multiring.topology.cluster import cluster_topology
 from multiring.topology.load import injected as injected_topology
 from multiring.topology.model import Topology
+from multiring.topology.tuning_file import agreed_text, measured_of
 
 __all__ = ["Executor", "Message"]
 
@@ -147,8 +150,11 @@ class Executor:
         self.node, self.n_nodes = self._nodes.node_of[rank], self._nodes.count
         self.device = "host"
         injected = injected_topology({"MULTIRING_TOPOLOGY": self._settings["topology"] or ""}, size)
-        self.topology: Topology = injected or cluster_topology(self._nodes.node_of)
-        self._by_price = injected is not None or self._far is not None
+        measured = measured_of(self._settings.get("tuning"))
+        assumed = ASSUMED if self._far is None else None  # on one node it prices, and the rule chooses
+        self.topology: Topology = injected or cluster_topology(self._nodes.node_of, measured=measured or assumed)
+        priced = self.topology.rates is not None
+        self._by_price = injected is not None or self._far is not None or (measured is not None and priced)
         self._planner = self._new_planner()
         remember(self)
 
@@ -214,9 +220,17 @@ class Executor:
             self._invocations.popitem(last=False)
         return invocation
 
-    def explain(self, request: Request, count: int) -> Explanation:
-        """Return the plan of a call with its price on the topology, the reason for it, and the alternatives."""
-        return self._planner.explain(request, count)
+    def explain(self, request: Request, count: int, *, symmetric: bool = True, in_place: bool = False) -> Explanation:
+        """Return the plan of a call with its price on the topology, the reason for it, and the alternatives.
+
+        Parameters
+        ----------
+        request : Request
+        count : int
+        symmetric, in_place : bool
+            Where the arrays lie: it changes the price, never the choice.
+        """
+        return self._planner.explain(request, count, Manner(symmetric, in_place))
 
     def describe(self, request: Request, count: int) -> str:
         """Return :meth:`explain`'s answer as text."""
@@ -538,4 +552,5 @@ def _settings() -> dict[str, str | None]:
         "version": __version__,
         "algorithm": os.environ.get("MULTIRING_ALGORITHM"),
         "topology": os.environ.get("MULTIRING_TOPOLOGY"),
+        "tuning": agreed_text(),
     }

@@ -11,6 +11,7 @@ from multiring.collectives.request import Request
 from multiring.collectives.schedules.choose import Choice, choose
 from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.explanation import Explanation, explain
+from multiring.collectives.schedules.measured_cost import SYMMETRIC, Manner
 from multiring.collectives.schedules.ordering import n_roundings
 from multiring.collectives.schedules.schedule import Schedule
 from multiring.kernels.dtypes import DTYPES
@@ -101,10 +102,16 @@ class Planner:
                 self._plans.popitem(last=False)
         return plan
 
-    def explain(self, request: Request, count: int) -> Explanation:
-        """Return the plan of a call with its price on the topology, the reason for it, and the alternatives."""
+    def explain(self, request: Request, count: int, manner: Manner = SYMMETRIC) -> Explanation:
+        """Return the plan of a call with its price on the topology, the reason for it, and the alternatives.
+
+        ``manner`` is how it is made: it changes the price on hosts that were measured, never the choice.
+        """
         choice = self.choose(request, count)
+        manner = replace(manner, named=request.algorithm is not None)
         wire = _with_wire(request, choice.schedule).wire_type
+        if wire != request.dtype:
+            manner = replace(manner, symmetric=False)  # what is cast on its way passes through slots
         return explain(
             choice,
             count * request.dtype.itemsize,
@@ -112,6 +119,7 @@ class Planner:
             request.dtype.name,
             wire.name,
             count * wire.itemsize,
+            manner,
         )
 
 

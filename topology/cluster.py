@@ -15,6 +15,7 @@ from collections.abc import Sequence
 
 from multiring.errors import TopologyError
 from multiring.topology.host import SHARED_MEMORY_BANDWIDTH_GBS, SHARED_MEMORY_LATENCY_US, host_topology
+from multiring.topology.measured import MOST_RANKS, Measured
 from multiring.topology.model import Resource, Topology
 
 __all__ = ["ASSUMED_NETWORK_GBS", "ASSUMED_NETWORK_LATENCY_US", "cluster_topology"]
@@ -32,6 +33,7 @@ def cluster_topology(
     bandwidth_gbs: float = SHARED_MEMORY_BANDWIDTH_GBS,
     network_latency_us: float = ASSUMED_NETWORK_LATENCY_US,
     network_gbs: float = ASSUMED_NETWORK_GBS,
+    measured: Measured | None = None,
 ) -> Topology:
     """Return ranks on hosts that reach each other through one port for each host.
 
@@ -48,6 +50,8 @@ def cluster_topology(
     network_gbs : float
         What the port of a host sends, and what it receives at the same time. All ranks of the host share it; the
         network between the ports never blocks.
+    measured : Measured, optional
+        What was measured on such hosts, and between them, instead of these.
 
     Returns
     -------
@@ -65,7 +69,17 @@ def cluster_topology(
             f"cluster: got nodes {list(of_rank)}, wanted one for each rank, numbered 0, 1, 2, ... without gaps"
         )
     if len(set(of_rank)) == 1:
-        return host_topology(len(of_rank), latency_us, bandwidth_gbs)
+        return host_topology(len(of_rank), latency_us, bandwidth_gbs, measured)
+    rates = network = None
+    if measured is not None:
+        most = max(of_rank.count(node) for node in set(of_rank))
+        network = measured.network
+        rates = network.host if network is not None and network.host is not None else measured.for_ranks(most)
+        if rates is not None:
+            latency_us, bandwidth_gbs = rates.latency_us, rates.bandwidth_gbs
+            rates = rates if len(of_rank) <= MOST_RANKS else None
+        if network is not None:
+            network_latency_us, network_gbs = network.latency_us.value, network.bandwidth_gbs.value
     n_nodes = max(of_rank) + 1
     readers = tuple(
         Resource(f"shared memory to rank {rank}", latency_us, bandwidth_gbs) for rank in range(len(of_rank))
@@ -82,4 +96,4 @@ def cluster_topology(
         return send[of_rank[src]], receive[of_rank[dst]]
 
     devices = tuple(f"node {node} rank {rank}" for rank, node in enumerate(of_rank))
-    return Topology("cluster", devices, of_rank, route)
+    return Topology("cluster", devices, of_rank, route, rates=rates, network=network)

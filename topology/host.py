@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from multiring.errors import TopologyError
+from multiring.topology.measured import MOST_RANKS, Measured
 from multiring.topology.model import Resource, Topology
 
 __all__ = ["Cache", "Host", "host_topology", "parse_cpu_list", "read_host"]
@@ -118,6 +119,7 @@ def host_topology(
     n_ranks: int,
     latency_us: float = SHARED_MEMORY_LATENCY_US,
     bandwidth_gbs: float = SHARED_MEMORY_BANDWIDTH_GBS,
+    measured: Measured | None = None,
 ) -> Topology:
     """Return ranks on one host that read each other through shared memory.
 
@@ -128,6 +130,8 @@ def host_topology(
     latency_us, bandwidth_gbs : float
         Of one rank reading another's memory. Each rank reads with its own core: a reader's transfers share its
         bandwidth, those of different readers do not.
+    measured : Measured, optional
+        What was measured on such a host, instead of both.
 
     Returns
     -------
@@ -136,11 +140,15 @@ def host_topology(
     """
     if n_ranks < 1:
         raise TopologyError(f"host: got {n_ranks} ranks, wanted at least 1")
+    rates = measured.for_ranks(n_ranks) if measured is not None and n_ranks > 1 else None
+    if rates is not None:
+        latency_us, bandwidth_gbs = rates.latency_us, rates.bandwidth_gbs
+        rates = rates if n_ranks <= MOST_RANKS else None
     readers = tuple(Resource(f"shared memory to rank {rank}", latency_us, bandwidth_gbs) for rank in range(n_ranks))
     # Named by what is known: where a rank runs is the launcher's affair, there may be fewer cores than ranks, and the
     # host may be another than this one.
     devices = tuple(f"rank {rank}" for rank in range(n_ranks))
-    return Topology("host", devices, (0,) * n_ranks, lambda _src, dst: (readers[dst],))
+    return Topology("host", devices, (0,) * n_ranks, lambda _src, dst: (readers[dst],), rates=rates)
 
 
 def _text(path: Path) -> str | None:

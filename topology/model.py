@@ -10,6 +10,7 @@ from multiring.errors import TopologyError
 
 if TYPE_CHECKING:
     from multiring.topology.machine import Machine
+    from multiring.topology.measured import HostRates, NetworkRates
 
 __all__ = ["Resource", "Topology"]
 
@@ -59,6 +60,11 @@ class Topology:
         thousands of ranks without a table of all pairs.
     machines : tuple of Machine, optional
         What each node is made of, where that is known: what ring orders are found in.
+    rates : HostRates, optional
+        What ranks that share a node's memory were measured to take: prices then count copies and sums by them, and
+        only wires between nodes by their resources.
+    network : NetworkRates, optional
+        What calls between nodes were measured to take besides their wires.
 
     Raises
     ------
@@ -71,6 +77,8 @@ class Topology:
     nodes: tuple[int, ...]
     route: Callable[[int, int], tuple[Resource, ...]] = field(repr=False)
     machines: tuple[Machine, ...] = field(default=(), repr=False, compare=False)
+    rates: HostRates | None = field(default=None, repr=False, compare=False)
+    network: NetworkRates | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.devices or len(self.devices) != len(self.nodes):

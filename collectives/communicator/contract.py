@@ -135,7 +135,7 @@ class Executor(Protocol):
         """Return the executor of the ranks with this color, in order of (key, rank)."""
         ...
 
-    def explain(self, request: Request, count: int) -> Explanation:
+    def explain(self, request: Request, count: int, *, symmetric: bool = True, in_place: bool = False) -> Explanation:
         """Return the plan with its price."""
         ...
 

@@ -109,14 +109,17 @@ class Planning(Base):
         *,
         count: int | None = None,
         root: int = 0,
+        symmetric: bool = True,
+        in_place: bool = False,
         **options: Any,
     ) -> Explanation:
         """Return what :meth:`explain` prints as an object: its price, its steps, and ways to save and draw it.
 
-        Its ``schedule`` is the one that runs: save it, change it, and pass it to a call as ``schedule=``.
+        The price is for arrays in symmetric memory, or not, and for input and output in one array, or not. Its
+        ``schedule`` is the one that runs: save it, change it, and pass it to a call as ``schedule=``.
         """
         request, elements = self._explained(collective, nbytes, dtype, count, root, options)
-        return self._engine.executor.explain(request, elements)
+        return self._engine.executor.explain(request, elements, symmetric=symmetric, in_place=in_place)
 
     def _explained(
         self, collective: str, nbytes: int | None, dtype: Any, count: int | None, root: int, options: dict[str, Any]

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from multiring.collectives.schedules.algorithms import ALGORITHMS, algorithms_for, check_algorithm
 from multiring.collectives.schedules.collective import COLLECTIVES, Collective
 from multiring.collectives.schedules.cost import cost
-from multiring.collectives.schedules.explore import Priced, built, candidates, explore
+from multiring.collectives.schedules.explore import Priced, built, candidates, explore, explore_fairly, size_class
 from multiring.collectives.schedules.ordering import is_rank_ordered, n_roundings
 from multiring.collectives.schedules.schedule import Schedule
 from multiring.errors import ArgumentError, ScheduleError
@@ -202,6 +202,9 @@ class _Call:
 
     def ranking(self) -> list[tuple[str, str]]:
         """List the algorithms, the best first, each with the reason to take it."""
+        if self.topology is not None and self.topology.rates is not None:
+            measured = f"us on {self.topology.name}, as measured: the least on the whole, symmetric memory or not"
+            return [(one.algorithm, f"{one.predicted_us:.1f} {measured}") for one in self.prices]
         if self.topology is not None:
             least = f"us on {self.topology.name}, the least"
             return [(one.algorithm, f"{one.predicted_us:.1f} {least}") for one in self.prices]
@@ -218,7 +221,16 @@ class _Call:
     def prices(self) -> tuple[Priced, ...]:
         if self.topology is None:
             return ()
-        return explore(self.collective, self.topology, self.nbytes)
+        if self.topology.rates is None:
+            return explore(self.collective, self.topology, self.nbytes)
+        found = explore_fairly(self.collective, self.topology, size_class(self.nbytes))
+        if not self.reduces16 or self.topology.n_nodes > 1:
+            return found
+        # Between ranks that share memory nothing is won that is worth a second rounding to 16 bits.
+        return tuple(one for one in found if self._roundings(one.algorithm) == 1) or found
+
+    def _roundings(self, name: str) -> int:
+        return n_roundings(built(name, self.collective, self.n_ranks, self.topology))
 
     def choice(self, name: str, reason: str, passed_over: dict[str, str] | None = None) -> Choice:
         passed_over = passed_over or {}

@@ -12,7 +12,7 @@ from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.schedule import Schedule, Step
 from multiring.errors import ScheduleError
 
-__all__ = ["PIECE", "backwards", "from_root", "merge", "on", "then", "tile"]
+__all__ = ["PIECE", "backwards", "from_root", "merge", "on", "reordered", "then", "tile"]
 
 PIECE = Collective("barrier")
 """What a part of a larger schedule promises by itself: nothing before it, nothing after it."""
@@ -233,6 +233,25 @@ def from_root(schedule: Schedule, root: int) -> Schedule:
         chunks = chunks[ranks]
     moved = on(schedule, ranks, chunks.reshape(-1, 1), n_ranks, n_chunks)
     return replace(moved, collective=Collective(schedule.collective.name, root))
+
+
+def reordered(schedule: Schedule, order: Sequence[int]) -> Schedule:
+    """Let rank ``order[i]`` do what rank i does, and own what it owns.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Of an all_reduce, reduce_scatter or all_gather.
+    order : sequence of int
+        Every rank once.
+    """
+    n_ranks, n_chunks = schedule.n_ranks, schedule.n_chunks
+    parts = schedule.collective.n_parts(n_ranks)
+    chunks = np.arange(n_chunks).reshape(parts, -1, 1)
+    if parts > 1:
+        chunks = chunks[np.asarray(order)]
+    moved = on(schedule, order, chunks.reshape(-1, 1), n_ranks, n_chunks)
+    return replace(moved, collective=schedule.collective)
 
 
 def _common(name: str, schedules: tuple[Schedule, ...]) -> Schedule:

@@ -11,17 +11,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from multiring.collectives.schedules.crossings import Crossings, wires_of
+from multiring.collectives.schedules.measured_cost import MOVING, SUMMING, SYMMETRIC, WAITING, Manner, features
 from multiring.collectives.schedules.schedule import Schedule, Step
 from multiring.collectives.schedules.volume import chunk_bytes
 from multiring.errors import ScheduleError
 from multiring.topology.model import Resource, Topology
 
-__all__ = ["Cost", "StepCost", "cost"]
+__all__ = ["Cost", "Manner", "StepCost", "cost"]
 
 BYTES_PER_US = 1000.0
 """At 1 GB/s."""
@@ -106,6 +107,7 @@ def cost(
     message_gap: float = MESSAGE_GAP,
     slices: int = 1,
     launch_us: float = 0.0,
+    manner: Manner = SYMMETRIC,
 ) -> Cost:
     """Predict the time of a schedule.
 
@@ -126,6 +128,8 @@ def cost(
         once, and every step has its latency again for each slice.
     launch_us : float
         What it takes to start.
+    manner : Manner
+        How the call is made; matters on hosts that were measured.
 
     Raises
     ------
@@ -139,6 +143,9 @@ def cost(
     The bytes of all transfers of a step that cross one wire add up, whoever sends them: with a wire for each pair of
     ranks instead, a good and a bad ring order would cost the same. Steps of one slice do not overlap; a pipelined
     chain has its own slices, its chunks.
+
+    On a topology with measured ``rates`` what processors do on a host has the measured price instead, with its own
+    launch and slices, and only transfers between nodes cross wires.
     """
     if topology.n_ranks != schedule.n_ranks:
         raise ScheduleError(
@@ -153,10 +160,48 @@ def cost(
             "wanted at least 0 bytes, more than 0 GB/s and a gap from 0 to 1"
         )
     sizes = chunk_bytes(schedule, nbytes)
-    crossings = _Crossings(_wires_of(topology), message_gap)
+    crossings = Crossings(wires_of(topology), message_gap)
     busy = _Busy(schedule.n_ranks)
+    if topology.rates is not None:
+        return _measured(schedule, topology, nbytes, manner, crossings, launch_us)
     steps = tuple(_step_cost(step, sizes, crossings, reduction_gbs, busy) for step in schedule.steps)
     return Cost(steps, slices, busy.longest_us, launch_us)
+
+
+def _measured(
+    schedule: Schedule, topology: Topology, nbytes: int, manner: Manner, crossings: Crossings, launch_us: float
+) -> Cost:
+    """Price what processors do by the topology's rates, and what crosses between nodes by its wires."""
+    rates = topology.rates
+    if rates is None:
+        raise ScheduleError(f"cost: {topology.name} has no measured rates, wanted a topology that was measured")
+    parts = features(schedule, nbytes, rates, manner, topology.nodes) @ rates.values
+    if topology.network is not None and topology.n_nodes > 1:
+        parts *= topology.network.host_share.value
+        launch_us += topology.network.call_us.value
+    sizes = chunk_bytes(schedule, nbytes)
+    nodes = np.array(topology.nodes)
+    idle = _Busy(schedule.n_ranks)
+    steps = []
+    for step, part in zip(schedule.steps, parts[1:], strict=True):
+        wires = _step_cost(step, sizes, crossings, math.inf, idle)
+        far = nodes[step.src] != nodes[step.dst]
+        if far.all():
+            across = wires
+        else:
+            outside = Step(step.src[far], step.dst[far], step.chunk[far], step.reduce[far])
+            across = _step_cost(outside, sizes, crossings, math.inf, idle)
+        named = across if far.any() else wires
+        steps.append(
+            StepCost(
+                float(part[WAITING]) + across.latency_us,
+                float(part[MOVING]) + across.transfer_us,
+                float(part[SUMMING]),
+                named.bottleneck,
+                named.load_bytes,
+            )
+        )
+    return Cost(tuple(steps), launch_us=launch_us + float(parts[0].sum()))
 
 
 class _Busy:
@@ -180,7 +225,7 @@ class _Busy:
 
 
 def _step_cost(
-    step: Step, sizes: NDArray[np.int64], crossings: _Crossings, reduction_gbs: float, busy: _Busy
+    step: Step, sizes: NDArray[np.int64], crossings: Crossings, reduction_gbs: float, busy: _Busy
 ) -> StepCost:
     if not len(step):
         return StepCost(0.0, 0.0, 0.0, None, 0)
@@ -201,90 +246,3 @@ def _step_cost(
         wires.resources[worst],
         int(load[worst]),
     )
-
-
-class _Wires:
-    """The resources of a topology, numbered as they are met, and the paths that were asked for."""
-
-    def __init__(self, topology: Topology) -> None:
-        self.topology = topology
-        self.resources: list[Resource] = []
-        self.bandwidths_gbs: list[float] = []
-        self._numbers: dict[Resource, int] = {}
-        # Topologies give the same objects again and again, and comparing them by value takes ten times as long.
-        self._objects: dict[int, tuple[Resource, int]] = {}
-        self._paths: dict[tuple[int, int], tuple[float, list[int]]] = {}
-
-    def path(self, src: int, dst: int) -> tuple[float, list[int]]:
-        """Return the latency of a path and its resources."""
-        found = self._paths.get((src, dst))
-        if found is None:
-            path = self.topology.path(src, dst)
-            found = math.fsum(wire.latency_us for wire in path), [self._number(wire) for wire in path]
-            self._paths[src, dst] = found
-        return found
-
-    def _number(self, wire: Resource) -> int:
-        known = self._objects.get(id(wire))
-        if known is not None:
-            return known[1]
-        if wire not in self._numbers:
-            self._numbers[wire] = len(self.resources)
-            self.resources.append(wire)
-            self.bandwidths_gbs.append(wire.bandwidth_gbs)
-        # Held with its number, so that its address is nobody else's.
-        self._objects[id(wire)] = wire, self._numbers[wire]
-        return self._numbers[wire]
-
-
-@lru_cache(maxsize=4)
-def _wires_of(topology: Topology) -> _Wires:
-    # Exploring prices hundreds of schedules on one topology.
-    return _Wires(topology)
-
-
-@dataclass(frozen=True, slots=True)
-class _Crossing:
-    """The wires that a step crosses.
-
-    Chunks that go from one rank to another are one message; ``message`` says which, for each transfer of the step.
-    ``resource`` and ``crosser`` hold a wire and a message for each crossing.
-    """
-
-    latency_us: float
-    message: NDArray[np.int64]
-    resource: NDArray[np.int64]
-    crosser: NDArray[np.int64]
-
-
-class _Crossings:
-    """Which wires the transfers of a step cross; most algorithms use the same pairs in many steps."""
-
-    def __init__(self, wires: _Wires, message_gap: float) -> None:
-        self.wires = wires
-        self.n_ranks = wires.topology.n_ranks
-        self.message_gap = message_gap
-        self._steps: dict[bytes, _Crossing] = {}
-
-    def of(self, step: Step) -> _Crossing:
-        """Return the wires that a step crosses, and its latency."""
-        key = step.src.tobytes() + step.dst.tobytes()
-        if key not in self._steps:
-            self._steps[key] = self._find(step)
-        return self._steps[key]
-
-    def _find(self, step: Step) -> _Crossing:
-        n_ranks = self.n_ranks
-        pairs, message = np.unique(step.src.astype(np.int64) * n_ranks + step.dst, return_inverse=True)
-        ends = np.divmod(pairs, n_ranks)
-        paths = [self.wires.path(src, dst) for src, dst in zip(*(end.tolist() for end in ends), strict=True)]
-        resource = np.array([number for _, numbers in paths for number in numbers], dtype=np.int64)
-        crosser = np.repeat(np.arange(len(paths)), [len(numbers) for _, numbers in paths])
-        latencies_us = np.array([latency_us for latency_us, _ in paths])
-        worst_us = 0.0
-        for end in ends:
-            all_us = np.bincount(end, weights=latencies_us, minlength=n_ranks)
-            longest_us = np.zeros(n_ranks)
-            np.maximum.at(longest_us, end, latencies_us)
-            worst_us = max(worst_us, float((longest_us + self.message_gap * (all_us - longest_us)).max()))
-        return _Crossing(worst_us, message, resource, crosser)

@@ -10,6 +10,7 @@ from multiring.collectives.schedules import draw
 from multiring.collectives.schedules.choose import Alternative, Choice
 from multiring.collectives.schedules.cost import Cost, cost
 from multiring.collectives.schedules.explore import built
+from multiring.collectives.schedules.measured_cost import SYMMETRIC, Manner
 from multiring.collectives.schedules.messages import Message, messages_of
 from multiring.collectives.schedules.schedule import Schedule
 from multiring.collectives.schedules.volume import bytes_sent
@@ -198,6 +199,7 @@ def explain(
     dtype: str = "float32",
     wire: str | None = None,
     wire_nbytes: int | None = None,
+    manner: Manner = SYMMETRIC,
 ) -> Explanation:
     """Price a choice and its alternatives, and lay out what moves when.
 
@@ -215,13 +217,15 @@ def explain(
         The type that travels, if it is another one.
     wire_nbytes : int, optional
         Bytes of the whole vector in that type.
+    manner : Manner
+        How the call is made, on a host that was measured.
     """
     moved = nbytes if wire_nbytes is None else wire_nbytes
     schedule = choice.schedule
-    price = None if topology is None else cost(schedule, topology, moved)
+    price = None if topology is None else cost(schedule, topology, moved, manner=manner)
     others = choice.alternatives
     if topology is not None:
-        others = tuple(sorted((_priced(other, schedule, topology, moved) for other in others), key=_by_price))
+        others = tuple(sorted((_priced(other, schedule, topology, moved, manner) for other in others), key=_by_price))
     return Explanation(
         schedule,
         choice.algorithm,
@@ -238,14 +242,14 @@ def explain(
     )
 
 
-def _priced(other: Alternative, schedule: Schedule, topology: Topology, nbytes: int) -> Alternative:
-    if other.predicted_us is not None:
+def _priced(other: Alternative, schedule: Schedule, topology: Topology, nbytes: int, manner: Manner) -> Alternative:
+    if other.predicted_us is not None and topology.rates is None:
         return other
     try:
         rival = built(other.algorithm, schedule.collective, schedule.n_ranks, topology)
     except ScheduleError as error:
         return replace(other, reason=str(error))
-    return replace(other, predicted_us=cost(rival, topology, nbytes).total_us)
+    return replace(other, predicted_us=cost(rival, topology, nbytes, manner=manner).total_us)
 
 
 def _by_price(other: Alternative) -> float:

@@ -335,7 +335,7 @@ class FakeExecutor:
             world = worlds.setdefault(color, World(len(members)))
         return FakeExecutor(world, [r for _, r in members].index(self.rank))
 
-    def explain(self, request: Request, count: int) -> Explanation:
+    def explain(self, request: Request, count: int, *, symmetric: bool = True, in_place: bool = False) -> Explanation:
         choice = choose(Collective(request.collective, request.root), self.size, count * request.dtype.itemsize)
         return explain(choice, count * request.dtype.itemsize, dtype=request.dtype.name)
 

@@ -79,12 +79,15 @@ class Box:
     def parse(cls, text: str) -> Box:
         """Read ``"4x8x8"`` or ``"4x8x8:ring,ring,halving_doubling"``.
 
+        ``"nodes"`` in place of sizes is for those who know a topology: two sizes, 1x1, that they replace.
+
         Raises
         ------
         ArgumentError
             If the text is something else.
         """
         sizes, _, stages = text.partition(":")
+        sizes = "1x1" if sizes == "nodes" else sizes
         dims = sizes.lower().split("x")
         if not all(size.isdecimal() for size in dims):
             raise ArgumentError(f"box: got {text!r}, wanted sizes such as 4x8x8 or 4x8x8:ring,ring,halving_doubling")

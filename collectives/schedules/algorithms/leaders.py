@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import isqrt
 from typing import Any
 
@@ -17,7 +17,7 @@ from multiring.collectives.schedules.algorithms.ring import ring
 from multiring.collectives.schedules.collective import Collective
 from multiring.collectives.schedules.compose import merge, on, then
 from multiring.collectives.schedules.schedule import Schedule
-from multiring.errors import ArgumentError
+from multiring.errors import ArgumentError, ScheduleError
 
 __all__ = ["leaders", "parse_leaders"]
 
@@ -36,7 +36,11 @@ _ACROSS: dict[str, Callable[[Collective, int], Schedule]] = {
 
 
 def leaders(
-    collective: Collective, n_ranks: int, group: int | None = None, across: str = "halving_doubling"
+    collective: Collective,
+    n_ranks: int,
+    group: int | None = None,
+    across: str = "halving_doubling",
+    groups: Sequence[Sequence[int]] | None = None,
 ) -> Schedule:
     """Build an all_reduce in three phases, of which only the leaders of groups take part in the second.
 
@@ -50,11 +54,15 @@ def leaders(
         Neighbouring ranks in a group, such as the GPUs of a host; otherwise the square root of the ranks.
     across : str
         The all_reduce among leaders: halving_doubling, ring, recursive_doubling, bruck or direct.
+    groups : sequence of sequence of int, optional
+        The ranks of each group, of any sizes, its leader first: those of each node, wherever ranks were placed.
 
     Raises
     ------
     ArgumentError
         If the group is below 1 or the second phase is not known.
+    ScheduleError
+        If ``groups`` are not all ranks once.
 
     Notes
     -----
@@ -67,10 +75,16 @@ def leaders(
         raise ArgumentError(
             f"leaders: got groups of {size} and {across!r}, wanted groups of at least 1 and one of {', '.join(_ACROSS)}"
         )
-    heads = range(0, n_ranks, size)
+    if groups is None:
+        groups = [range(head, min(head + size, n_ranks)) for head in range(0, n_ranks, size)]
+    if not groups or not all(groups) or sorted(rank for members in groups for rank in members) != list(range(n_ranks)):
+        raise ScheduleError(
+            f"leaders: got groups {[list(members) for members in groups]}, wanted each of {n_ranks} ranks in one of "
+            "them: leaders:nodes needs a topology"
+        )
+    heads = [members[0] for members in groups]
     middle = _ACROSS[across](collective, len(heads))
     n_chunks = middle.n_chunks
-    groups = [range(head, min(head + size, n_ranks)) for head in heads]
     everything = [np.arange(n_chunks)]
     up, down = (
         merge(
@@ -86,8 +100,13 @@ def leaders(
 
 
 def parse_leaders(text: str) -> dict[str, Any]:
-    """Read what follows the colon in ``"leaders:8"`` or ``"leaders:8:ring"``."""
+    """Read what follows the colon in ``"leaders:8"`` or ``"leaders:8:ring"``.
+
+    ``"nodes"`` in place of the number is for those who know a topology: they give its nodes as groups.
+    """
     group, colon, across = text.partition(":")
+    if group == "nodes" and (not colon or across in _ACROSS):
+        return {"groups": ()} | ({"across": across} if colon else {})
     if not group.isdecimal() or not int(group) or (colon and across not in _ACROSS):
         raise ArgumentError(
             f"got {text!r} after its colon, wanted ranks in a group, or that and one of {', '.join(_ACROSS)}: 8:ring"
