@@ -11,7 +11,7 @@ from multiring.bench.tune_fit import fit
 from multiring.bench.tune_points import Point
 from multiring.collectives.drivers.control import Layout
 from multiring.collectives.schedules.collective import Collective
-from multiring.collectives.schedules.cost import cost
+from multiring.collectives.schedules.cost import cost, further_messages
 from multiring.collectives.schedules.explore import built
 from multiring.collectives.schedules.measured_cost import MOVING, WAITING, Manner, features
 from multiring.errors import ArgumentError
@@ -105,6 +105,7 @@ def fitted_network(
     # Wires of 1 us and 1 GB/s count latencies and kilobytes.
     unit = Estimate(1.0, 1.0, 1.0)
     units = cluster_topology(nodes, measured=Measured((), NetworkRates(unit, unit, 2, 2, host=nothing)))
+    node_of: NDArray[np.int64] = np.array(nodes, dtype=np.int64)
     rows = []
     for point in times_us:
         schedule = built(point.algorithm, Collective(point.collective), len(nodes), units)
@@ -113,10 +114,11 @@ def fitted_network(
         steps = cost(schedule, units, nbytes, manner=manner).steps
         waiting = sum(step.latency_us - part[WAITING] for step, part in zip(steps, parts[1:], strict=True))
         moving = sum(step.transfer_us - part[MOVING] for step, part in zip(steps, parts[1:], strict=True))
-        rows.append((1.0, waiting, moving, float(parts.sum())))
+        further = sum(further_messages(step, node_of) for step in schedule.steps)
+        rows.append((1.0, waiting, moving, float(parts.sum()), further))
     found = fit(np.array(rows), np.array(list(times_us.values())))
-    call_us, latency_us, per_kilobyte, share = (
-        Estimate(*(float(bound[at]) for bound in (found.values, found.low, found.high))) for at in range(4)
+    call_us, latency_us, per_kilobyte, share, gap_us = (
+        Estimate(*(float(bound[at]) for bound in (found.values, found.low, found.high))) for at in range(5)
     )
     least = 1e-6  # a network that seems to be infinitely quick
     bandwidth_gbs = Estimate(
@@ -129,6 +131,7 @@ def fitted_network(
         len(nodes),
         call_us,
         share,
+        gap_us,
         bare.get("message_us"),
         bare.get("port_gbs"),
         host,

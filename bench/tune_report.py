@@ -52,6 +52,7 @@ def _network_lines(network: NetworkRates) -> Iterator[str]:
         ("latency: of a message in a step, us", network.latency_us),
         ("bandwidth: of a node's port each way, GB/s", network.bandwidth_gbs),
         ("host share: of processors' work that the network does not hide", network.host_share),
+        ("gap: of each further message of a node in a step, us", network.gap_us),
         ("bare message: there and back, halved, us", network.message_us),
         ("bare port: all ranks of two nodes at once, GB/s each way", network.port_gbs),
     ):

@@ -158,6 +158,8 @@ class NetworkRates:
         What a call takes besides.
     host_share : Estimate
         How much of what processors do is not hidden behind the network.
+    gap_us : Estimate
+        What each further message adds that a host sends or gets in a step.
     message_us, port_gbs : Estimate or None
         A message there and back, halved, and all ranks of two hosts sending at once: the bare network, to compare.
     host : HostRates or None
@@ -174,6 +176,7 @@ class NetworkRates:
     n_ranks: int
     call_us: Estimate = Estimate(0.0, 0.0, 0.0)
     host_share: Estimate = Estimate(1.0, 1.0, 1.0)
+    gap_us: Estimate = Estimate(0.0, 0.0, 0.0)
     message_us: Estimate | None = None
     port_gbs: Estimate | None = None
     host: HostRates | None = None

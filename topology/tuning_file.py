@@ -21,7 +21,7 @@ SCHEMA = 1
 """Of the file; another number is another program's."""
 OFF = "off"
 MOST_BYTES = 1 << 20
-_FITTED = ("latency_us", "bandwidth_gbs", "call_us", "host_share")
+_FITTED = ("latency_us", "bandwidth_gbs", "call_us", "host_share", "gap_us")
 _BARE = ("message_us", "port_gbs")
 
 _log = logging.getLogger("multiring.tuning")

@@ -176,6 +176,7 @@ def _measured(
     if rates is None:
         raise ScheduleError(f"cost: {topology.name} has no measured rates, wanted a topology that was measured")
     parts = features(schedule, nbytes, rates, manner, topology.nodes) @ rates.values
+    gap_us = topology.network.gap_us.value if topology.network is not None else 0.0
     if topology.network is not None and topology.n_nodes > 1:
         parts *= topology.network.host_share.value
         launch_us += topology.network.call_us.value
@@ -194,7 +195,7 @@ def _measured(
         named = across if far.any() else wires
         steps.append(
             StepCost(
-                float(part[WAITING]) + across.latency_us,
+                float(part[WAITING]) + across.latency_us + gap_us * further_messages(step, nodes),
                 float(part[MOVING]) + across.transfer_us,
                 float(part[SUMMING]),
                 named.bottleneck,
@@ -202,6 +203,16 @@ def _measured(
             )
         )
     return Cost(tuple(steps), launch_us=launch_us + float(parts[0].sum()))
+
+
+def further_messages(step: Step, nodes: NDArray[np.int64]) -> int:
+    """Return how many messages to and from other nodes the busiest node has in a step, besides the first.
+
+    Each chunk is a message of its own.
+    """
+    src, dst = nodes[step.src], nodes[step.dst]
+    far = src != dst
+    return max(int(np.bincount(np.concatenate([src[far], dst[far]]), minlength=1).max()) - 1, 0)
 
 
 class _Busy:

@@ -89,7 +89,8 @@ def _of_nodes(names: list[str], topology: Topology) -> list[str]:
     """Return algorithms that keep to the nodes of a topology, besides the boxes among ``names``."""
     found = []
     if "leaders" in names:
-        found += [NODE_LEADERS] + [f"{NODE_LEADERS}:{across}" for across in ("direct", "ring") if topology.n_nodes > 2]
+        found += [NODE_LEADERS, f"{NODE_LEADERS}:recursive_doubling"]
+        found += [f"{NODE_LEADERS}:{across}" for across in ("direct", "ring") if topology.n_nodes > 2]
     sizes = {len(topology.ranks_of(node)) for node in range(topology.n_nodes)}
     if len(sizes) == 1 and any(name.startswith("box") for name in names):
         shape = (
