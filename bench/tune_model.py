@@ -18,6 +18,10 @@ from multiring.errors import ArgumentError
 from multiring.topology.cluster import cluster_topology
 from multiring.topology.measured import COEFFICIENTS, Estimate, HostRates, Measured, NetworkRates
 
+FIRST_GAP_US = 5.0
+ROUNDS = 6
+"""Of the search for which steps are full of bytes; after three nothing changes any more, in our experience."""
+
 __all__ = ["combined", "fitted_network", "fitted_rates", "matrix_of", "spread_of"]
 
 
@@ -106,17 +110,32 @@ def fitted_network(
     unit = Estimate(1.0, 1.0, 1.0)
     units = cluster_topology(nodes, measured=Measured((), NetworkRates(unit, unit, 2, 2, host=nothing)))
     node_of: NDArray[np.int64] = np.array(nodes, dtype=np.int64)
-    rows = []
+    calls: list[tuple[float, NDArray[np.float64], NDArray[np.float64], float]] = []
     for point in times_us:
         schedule = built(point.algorithm, Collective(point.collective), len(nodes), units)
         nbytes, manner = point.vector_bytes(len(nodes)), Manner(point.symmetric, point.in_place, point.named)
         parts = features(schedule, nbytes, nothing, manner, nodes) @ nothing.values
         steps = cost(schedule, units, nbytes, manner=manner).steps
         waiting = sum(step.latency_us - part[WAITING] for step, part in zip(steps, parts[1:], strict=True))
-        moving = sum(step.transfer_us - part[MOVING] for step, part in zip(steps, parts[1:], strict=True))
-        further = sum(further_messages(step, node_of) for step in schedule.steps)
-        rows.append((1.0, waiting, moving, float(parts.sum()), further))
-    found = fit(np.array(rows), np.array(list(times_us.values())))
+        calls.append(
+            (
+                float(waiting),
+                np.array([step.transfer_us - part[MOVING] for step, part in zip(steps, parts[1:], strict=True)]),
+                np.array([further_messages(step, node_of) for step in schedule.steps], dtype=np.float64),
+                float(parts.sum()),
+            )
+        )
+    measured_us = np.array(list(times_us.values()))
+    # In a step the bytes count or the further messages, whichever take longer: that depends on what is looked for.
+    per_kilobyte_us = 1.0 / bare["port_gbs"].value if "port_gbs" in bare else 1.0
+    gap = FIRST_GAP_US
+    for _ in range(ROUNDS):
+        rows = []
+        for waiting, kilobytes, further, host_us in calls:
+            bytes_count = kilobytes * per_kilobyte_us >= further * gap
+            rows.append((1.0, waiting, kilobytes[bytes_count].sum(), host_us, further[~bytes_count].sum()))
+        found = fit(np.array(rows), measured_us)
+        per_kilobyte_us, gap = float(found.values[2]), float(found.values[4])
     call_us, latency_us, per_kilobyte, share, gap_us = (
         Estimate(*(float(bound[at]) for bound in (found.values, found.low, found.high))) for at in range(5)
     )

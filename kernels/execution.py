@@ -85,6 +85,9 @@ __all__ = ["bind", "bind_own", "carry_out", "execute", "operand_address"]
 
 
 BLOCKS_BETWEEN_CLOCKS = 64
+FAR_SLICES = 8
+FAR_SLICE_BYTES = 16 << 10
+"""What goes to other nodes is cut into so many slices at least, but not into smaller ones."""
 
 
 @register_jitable
@@ -118,6 +121,9 @@ def bind_own(context: int, call: int) -> None:
         if slot_bytes == 0:
             slot_bytes = get(context, CONTEXT_SLOT_BYTES)
         piece = slot_bytes // (n_places * wire_bytes)
+        if get(call, CALL_WIRE) != 0:
+            # Also what fits a slot is cut: the network then works while a node adds.
+            piece = min(piece, max(longest // FAR_SLICES, FAR_SLICE_BYTES // wire_bytes))
         if piece >= 64:
             piece &= ~63
         place_bytes = piece * wire_bytes

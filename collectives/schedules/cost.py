@@ -195,8 +195,9 @@ def _measured(
         named = across if far.any() else wires
         steps.append(
             StepCost(
-                float(part[WAITING]) + across.latency_us + gap_us * further_messages(step, nodes),
-                float(part[MOVING]) + across.transfer_us,
+                float(part[WAITING]) + across.latency_us,
+                # Handing over the next message and carrying the one before go on at once.
+                float(part[MOVING]) + max(across.transfer_us, gap_us * further_messages(step, nodes)),
                 float(part[SUMMING]),
                 named.bottleneck,
                 named.load_bytes,
