@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from multiring.bench.tune_fit import fit
+from multiring.bench.tune_fit import Fit, fit
 from multiring.bench.tune_points import Point
 from multiring.collectives.drivers.control import Layout
 from multiring.collectives.schedules.collective import Collective
@@ -89,6 +89,19 @@ def fitted_rates(
     )
 
 
+_Call = tuple[float, NDArray[np.float64], NDArray[np.float64], float]
+"""Latencies of a call, kilobytes and further messages of each of its steps, and what processors do in it."""
+
+
+def _fit_steps(calls: Sequence[_Call], measured_us: NDArray[np.float64], per_kilobyte_us: float, gap_us: float) -> Fit:
+    """Fit calls of which each step counts either its bytes or its further messages."""
+    rows = []
+    for waiting, kilobytes, further, host_us in calls:
+        full = kilobytes * per_kilobyte_us >= further * gap_us
+        rows.append((1.0, waiting, kilobytes[full].sum(), host_us, further[~full].sum()))
+    return fit(np.array(rows), measured_us)
+
+
 def fitted_network(
     times_us: Mapping[Point, float], nodes: tuple[int, ...], host: HostRates | None, bare: Mapping[str, Estimate]
 ) -> NetworkRates:
@@ -110,7 +123,7 @@ def fitted_network(
     unit = Estimate(1.0, 1.0, 1.0)
     units = cluster_topology(nodes, measured=Measured((), NetworkRates(unit, unit, 2, 2, host=nothing)))
     node_of: NDArray[np.int64] = np.array(nodes, dtype=np.int64)
-    calls: list[tuple[float, NDArray[np.float64], NDArray[np.float64], float]] = []
+    calls: list[_Call] = []
     for point in times_us:
         schedule = built(point.algorithm, Collective(point.collective), len(nodes), units)
         nbytes, manner = point.vector_bytes(len(nodes)), Manner(point.symmetric, point.in_place, point.named)
@@ -128,14 +141,9 @@ def fitted_network(
     measured_us = np.array(list(times_us.values()))
     # In a step the bytes count or the further messages, whichever take longer: that depends on what is looked for.
     per_kilobyte_us = 1.0 / bare["port_gbs"].value if "port_gbs" in bare else 1.0
-    gap = FIRST_GAP_US
-    for _ in range(ROUNDS):
-        rows = []
-        for waiting, kilobytes, further, host_us in calls:
-            bytes_count = kilobytes * per_kilobyte_us >= further * gap
-            rows.append((1.0, waiting, kilobytes[bytes_count].sum(), host_us, further[~bytes_count].sum()))
-        found = fit(np.array(rows), measured_us)
-        per_kilobyte_us, gap = float(found.values[2]), float(found.values[4])
+    found = _fit_steps(calls, measured_us, per_kilobyte_us, FIRST_GAP_US)
+    for _ in range(ROUNDS - 1):
+        found = _fit_steps(calls, measured_us, float(found.values[2]), float(found.values[4]))
     call_us, latency_us, per_kilobyte, share, gap_us = (
         Estimate(*(float(bound[at]) for bound in (found.values, found.low, found.high))) for at in range(5)
     )
@@ -154,7 +162,7 @@ def fitted_network(
         bare.get("message_us"),
         bare.get("port_gbs"),
         host,
-        len(rows),
+        len(calls),
         found.median_error,
         found.p90_error,
     )

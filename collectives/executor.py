@@ -7,6 +7,7 @@ import json
 import math
 import os
 import platform
+import secrets
 import time
 import weakref
 from collections import OrderedDict
@@ -28,6 +29,7 @@ from multiring.collectives.farewell import note_failure
 from multiring.collectives.invocation import CallRecord, Invocation
 from multiring.collectives.living import remember
 from multiring.collectives.nodes import Nodes
+from multiring.collectives.notices import own_notices
 from multiring.collectives.plan import Plan
 from multiring.collectives.planner import Planner
 from multiring.collectives.request import Request
@@ -121,9 +123,10 @@ class Executor:
         self._nodes = nodes or Nodes((0,) * size, (platform.node(),) * size)
         members = self._nodes.members(rank)
         others = self._nodes.others(rank)
-        settings = json.dumps(_settings()).encode()
+        facts = own_notices().facts if others else None
+        answers = [json.loads(a) for a in exchange(json.dumps({"settings": _settings(), "notices": facts}).encode())]
         # Rank 0's settings count for all: the choice must not depend on what one rank knows.
-        self._settings: dict[str, str | None] = json.loads(exchange(settings)[0])
+        self._settings: dict[str, str | None] = answers[0]["settings"]
         self._driver = self._join(
             members.index(rank),
             len(members),
@@ -138,7 +141,9 @@ class Executor:
         if others:
             if network is None:
                 raise LaunchError(f"the {size} ranks are on {self._nodes.count} nodes, and no network joins them")
-            self._far = Far(network, self._context, self._entries, self._closing, others)
+            everyone = [answer["notices"] for answer in answers]
+            topic = str(self._settings["communicator"])
+            self._far = Far(network, self._context, self._entries, self._closing, others, topic, everyone)
         self._invocations: OrderedDict[tuple[Request, int, tuple[int, ...] | None], Invocation] = OrderedDict()
         self._alive: weakref.WeakSet[Invocation] = weakref.WeakSet()
         self._announcement: NDArray[np.int64] = np.zeros(CALL_WORDS, dtype=np.int64)
@@ -553,4 +558,5 @@ def _settings() -> dict[str, str | None]:
         "algorithm": os.environ.get("MULTIRING_ALGORITHM"),
         "topology": os.environ.get("MULTIRING_TOPOLOGY"),
         "tuning": agreed_text(),
+        "communicator": secrets.token_hex(8),
     }

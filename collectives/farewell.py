@@ -7,18 +7,22 @@ without MPI_Finalize too.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from array import array
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from multiring.collectives.notices import own_notices
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
 __all__ = ["expect", "note_failure", "say_farewell"]
 
-FAILED_TAG = 0
+TOPIC = "farewell"
 LONGEST_NAP_S = 1e-3
 PARTING_S = 1.5
 """How long a process whose communicator failed waits for the others to be that far: mpiexec may end the whole job, and
@@ -26,13 +30,30 @@ drop what the others have to say, as soon as a second process has gone."""
 OUTPUT_S = 0.1
 """How long mpiexec may take to read what was said last."""
 
-_meetings: dict[tuple[int, ...], MPI.Intracomm] = {}
-"""By their ranks in MPI.COMM_WORLD: communicators of our own, over which peers part."""
+
+@dataclass
+class _Meeting:
+    """Ranks that part from each other: a communicator of our own, and how to tell each something."""
+
+    comm: MPI.Intracomm
+    facts: list[dict[str, Any]]
+
+
+_meetings: dict[tuple[int, ...], _Meeting] = {}
+"""By their ranks in MPI.COMM_WORLD."""
 _failed: list[bool] = []
+_failed_peers: set[str] = set()
 
 
-def expect(comm: MPI.Intracomm) -> None:
-    """Note that this process must part from the ranks of a communicator; a collective call."""
+def expect(comm: MPI.Intracomm, all_gather: Callable[[bytes], list[bytes]]) -> None:
+    """Note that this process must part from the ranks of a communicator; a collective call.
+
+    Parameters
+    ----------
+    comm : mpi4py.MPI.Intracomm
+    all_gather : callable
+        Gives every rank the bytes of all.
+    """
     from mpi4py import MPI
 
     group, world = comm.Get_group(), MPI.COMM_WORLD.Get_group()
@@ -41,12 +62,19 @@ def expect(comm: MPI.Intracomm) -> None:
     world.Free()
     # Duplicated once for the same ranks, however often they meet: MPI has few communicators.
     if ranks not in _meetings:
-        _meetings[ranks] = comm.Dup()
+        facts = [json.loads(answer) for answer in all_gather(json.dumps(own_notices().facts).encode())]
+        _meetings[ranks] = _Meeting(comm.Dup(), facts)
 
 
 def note_failure() -> None:
     """Note that a communicator of this process failed."""
     _failed.append(True)
+
+
+def _have_failed() -> set[str]:
+    """Return which peers have told that they end without MPI_Finalize, by the tokens of their notices."""
+    _failed_peers.update(text for _, text in own_notices().heard(TOPIC))
+    return _failed_peers
 
 
 def say_farewell() -> None:
@@ -56,10 +84,10 @@ def say_farewell() -> None:
         return
     if _failed:
         _leave_without_finalize()
-    for comm in _meetings.values():
-        barrier, nap_s = comm.Ibarrier(), 1e-6
+    for meeting in _meetings.values():
+        barrier, nap_s = meeting.comm.Ibarrier(), 1e-6
         while not barrier.Test():
-            if any(other.Iprobe(mpi.ANY_SOURCE, FAILED_TAG) for other in _meetings.values()):
+            if _have_failed():
                 _leave_without_finalize()
             time.sleep(nap_s)
             nap_s = min(nap_s * 2, LONGEST_NAP_S)
@@ -67,23 +95,16 @@ def say_farewell() -> None:
 
 def _leave_without_finalize() -> NoReturn:
     """End the process here, when those that wait for it know, and have said what they have to say."""
-    from mpi4py import MPI
-
     sys.stdout.flush()
     sys.stderr.flush()
-    news, room = array("b", [1]), array("b", [0])
+    notices = own_notices()
+    mine = notices.facts["token"]
+    peers = {fact["token"]: fact for meeting in _meetings.values() for fact in meeting.facts if fact["token"] != mine}
+    notices.tell(list(peers.values()), TOPIC, 0, mine)
     end = time.monotonic() + PARTING_S
-    missing = [
-        (comm, comm.Isend(news, peer, FAILED_TAG), comm.Irecv(room, peer, FAILED_TAG))
-        for comm in _meetings.values()
-        for peer in range(comm.size)
-        if peer != comm.rank
-    ]
+    missing = set(peers)
     while missing and time.monotonic() < end:
-        try:
-            missing = [entry for entry in missing if not (entry[1].Test() and entry[2].Test())]
-        except MPI.Exception:
-            break  # It says of a peer what is known already.
+        missing -= _have_failed()
         time.sleep(LONGEST_NAP_S)
     time.sleep(OUTPUT_S)
     os._exit(1 if getattr(sys, "last_value", None) is not None else 0)

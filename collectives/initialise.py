@@ -12,7 +12,6 @@ from typing import Any
 
 from multiring.collectives.bootstrap import Bootstrap, connect
 from multiring.collectives.choose_device import agree_on_device
-from multiring.collectives.drivers.far import settle_leaving
 from multiring.collectives.drivers.network import Network
 from multiring.collectives.executor import Executor
 from multiring.collectives.farewell import expect, say_farewell
@@ -24,8 +23,6 @@ from multiring.errors import ArgumentError, ArgumentTypeError, LaunchError
 __all__ = ["from_mpi", "init"]
 
 JOIN_TIMEOUT_S = 60.0
-SETTLING_S = 2.0
-"""How long the last notices of communicators may take that all ranks have closed."""
 
 
 def init(device: str, timeout_s: float) -> Executor:
@@ -84,7 +81,7 @@ def _join(bootstrap: Bootstrap, device: str, timeout_s: float) -> Executor:
         network = _network(bootstrap, nodes) if nodes.count > 1 else None
         executor = _executor(bootstrap, where, timeout_s, nodes, network)
         if comm := _mpi_of(bootstrap):
-            expect(comm)
+            expect(comm, bootstrap.all_gather)
     finally:
         bootstrap.close()
     # Last registered, first run: before what MPI and the user registered earlier.
@@ -149,4 +146,3 @@ def _close_all() -> None:
     for executor in living():
         executor.close()
     say_farewell()
-    settle_leaving(SETTLING_S)

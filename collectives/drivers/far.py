@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import select
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from multiring.collectives.drivers.control import Context
 from multiring.collectives.drivers.far_mail import FarMail, FarMismatchError
 from multiring.collectives.drivers.network import Network, NetworkError
 from multiring.collectives.drivers.wire import Wire
+from multiring.collectives.notices import own_notices
 from multiring.errors import MultiringError
 from multiring.kernels.records import (
     ABORT_CLOSED,
@@ -40,14 +41,16 @@ if TYPE_CHECKING:
     from multiring.collectives.entries import Entries
     from multiring.collectives.invocation import CallRecord
 
-__all__ = ["Far", "settle_leaving"]
+__all__ = ["Far"]
 
-CLOSED_NOTICE = b"closed"
+CLOSED_NOTICE = "closed"
 YIELDS = 100
 """How often a rank with nothing to do offers its core to others before it sleeps."""
 NAP_S = 50e-6
 LOOK_INTERVAL_S = 2e-3
 """How often a waiting rank looks for notices, ended peers and the time limit."""
+ASK_INTERVAL_S = 0.5
+"""How often a rank that waits for another node asks whether the process there still lives."""
 OVERTAKING_S = 0.1
 """By how much the notice that a rank left may overtake the last messages that it sent."""
 PATIENCE_NS = 20_000_000
@@ -67,6 +70,10 @@ class Far:
         How to close the communicator on this node.
     others : sequence of sequence of int
         The ranks of each other node.
+    topic : str
+        What all ranks call this communicator in notices.
+    facts : sequence of dict
+        How to tell each rank something, as :class:`~multiring.collectives.notices.Notices` has it.
     """
 
     def __init__(
@@ -76,8 +83,13 @@ class Far:
         entries: Entries,
         closing: Closing,
         others: Sequence[Sequence[int]],
+        topic: str,
+        facts: Sequence[dict[str, Any]],
     ) -> None:
         self.network = network
+        self._notices = own_notices()
+        self._topic = topic
+        self._facts = facts
         self._context = context
         self._entries = entries
         self._closing = closing
@@ -87,6 +99,7 @@ class Far:
         self._left_s: dict[int, float] = {}
         self._idle = 0
         self._looked_s = 0.0
+        self._asked_s = time.monotonic()
         self._patience(busy=False)
         self._watch = select.poll()
         self._members: dict[int, int] = {}
@@ -155,8 +168,20 @@ class Far:
             reason, culprit = ABORT_PEER_LOST, gone
         elif not reason and (left := [rank for rank in awaited if self.has_left(rank)]):
             reason, culprit = ABORT_CLOSED, self._context.member_of[left[0]]
+        elif not reason and (ended := self._find_ended(awaited)) >= 0:
+            reason, culprit = ABORT_PEER_LOST, self._context.member_of[ended]
         if reason:
             self._entries.give_up(address, reason, culprit)
+
+    def _find_ended(self, awaited: list[int]) -> int:
+        """Return a rank of another node that is waited for and has ended without a word, or -1."""
+        now_s = time.monotonic()
+        if now_s - self._asked_s < ASK_INTERVAL_S:
+            return -1
+        self._asked_s = now_s
+        silent = [rank for rank in awaited if rank not in self._left_s]
+        ended = self._notices.ended([self._facts[rank] for rank in silent])
+        return silent[ended[0]] if ended else -1
 
     def _find_dead(self) -> int:
         """Return a rank of this node that ended without a word, or -1: other nodes may wait for it in vain."""
@@ -200,12 +225,11 @@ class Far:
 
     def listen(self) -> None:
         """Take in what other nodes tell."""
-        while (notice := self.network.heard()) is not None:
-            rank, text = notice
+        for rank, text in self._notices.heard(self._topic):
             if text == CLOSED_NOTICE:
                 self._left_s[rank] = time.monotonic()
             else:
-                self._closing.set_text(text.decode(errors="replace"), ABORT_TOLD)
+                self._closing.set_text(text, ABORT_TOLD)
 
     def has_left(self, rank: int) -> bool:
         """Whether a rank of another node closed the communicator, long enough ago for all that it sent to be here."""
@@ -213,39 +237,14 @@ class Far:
 
     def tell_failure(self, error: MultiringError) -> None:
         """Let every other node know why this communicator is closed: one rank there, since it shares the news."""
-        text = f"{type(error).__name__}\n{error}".encode()
-        for ranks in self._others:
-            self.network.tell(ranks[self._member % len(ranks)], text)
+        self._tell([ranks[self._member % len(ranks)] for ranks in self._others], f"{type(error).__name__}\n{error}")
         self.wire.forget()
-        self.network.flush()
+        self.network.close()
 
     def leave(self) -> None:
         """Let all ranks of other nodes know that this one closes: any of them might wait for it."""
-        for ranks in self._others:
-            for rank in ranks:
-                self.network.tell(rank, CLOSED_NOTICE)
-        self.network.flush()
-        _leaving.append(self)
-        settle_leaving(0.0)
+        self._tell([rank for ranks in self._others for rank in ranks], CLOSED_NOTICE)
+        self.network.close()
 
-    def has_settled(self) -> bool:
-        """Whether the others have said that they leave too, so that nothing more will come; the network ends then."""
-        self.listen()
-        settled = all(rank in self._left_s for ranks in self._others for rank in ranks)
-        if settled:
-            self.network.close()
-        return settled
-
-
-_leaving: list[Far] = []
-"""Of communicators that were closed: MPI wants every message received."""
-
-
-def settle_leaving(limit_s: float) -> None:
-    """Wait for the last notices of communicators that were closed, for so long at most."""
-    end = time.monotonic() + limit_s
-    while True:
-        _leaving[:] = [far for far in _leaving if not far.has_settled()]
-        if not _leaving or time.monotonic() >= end:
-            return
-        time.sleep(NAP_S)
+    def _tell(self, ranks: Sequence[int], text: str) -> None:
+        self._notices.tell([self._facts[rank] for rank in ranks], self._topic, self._closing.rank, text)

@@ -90,16 +90,6 @@ class InMemory(Network):
     def abandon(self, handle: tuple[tuple[int, int, int], _End]) -> None:
         """Nothing moves that nobody looks after."""
 
-    def tell(self, peer: int, text: bytes) -> None:
-        """Nobody listens here."""
-
-    def heard(self) -> tuple[int, bytes] | None:
-        """Nobody speaks here."""
-        return None
-
-    def flush(self) -> None:
-        """Nothing waits."""
-
     def split(self, ranks: Sequence[int]) -> InMemory:
         """Not needed here."""
         raise NotImplementedError

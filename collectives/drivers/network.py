@@ -10,7 +10,6 @@ __all__ = [
     "HEADER_TAG",
     "MAIL_HEADER_TAG",
     "MAIL_TAG",
-    "NOTICE_TAG",
     "SPLIT_TAG",
     "Network",
     "NetworkError",
@@ -18,8 +17,6 @@ __all__ = [
 
 HEADER_TAG = 0
 """What a rank calls, ahead of its first slice to another in each call."""
-NOTICE_TAG = 1
-"""What closes a communicator: errors, and the leaving of a rank."""
 MAIL_HEADER_TAG = 2
 MAIL_TAG = 3
 """Messages of send and recv."""
@@ -59,18 +56,6 @@ class Network(Protocol):
 
     def abandon(self, handle: Any) -> None:
         """Let a message that has not finished write nothing any more, if that can still be had."""
-        ...
-
-    def tell(self, peer: int, text: bytes) -> None:
-        """Send a notice, and do not wait for it."""
-        ...
-
-    def heard(self) -> tuple[int, bytes] | None:
-        """Return the next notice as (rank, text), or None."""
-        ...
-
-    def flush(self) -> None:
-        """Let notices leave, for a moment at most."""
         ...
 
     def split(self, ranks: Sequence[int]) -> Network:

@@ -106,7 +106,10 @@ def test_a_rank_that_is_killed(mpi_run: Run, layout: str, scenario: str) -> None
     done = mpi_run(4, PROGRAM, layout, scenario, leave_survivors=True, timeout_s=60)
     found = answers(done, scenario)
     assert sorted(rank for rank, _, _ in found) == [0, 0, 1, 1, 2, 2], (done.stdout, done.stderr[-2000:])
-    if layout == "0011":
-        # Somebody of the victim's node sees it end, and tells.
-        check(done, scenario, {0, 1, 2}, "PeerLostError", r"rank 3 on \S+ ended while it was needed: rank 2 waits ")
-    assert {kind for _, kind, _ in found} <= {"PeerLostError", "CollectiveTimeout"}
+    check(
+        done,
+        scenario,
+        {0, 1, 2},
+        "PeerLostError",
+        r"rank 3 on \S+ ended (or cannot be reached over MPI )?while it was needed",
+    )
