@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -13,7 +14,6 @@ import pytest
 
 from multiring.collectives.notices import MOST_BYTES, Notices, own_notices
 from tests.support.ranks import results, run_ranks
-
 
 Make = Callable[[], Notices]
 
@@ -91,10 +91,17 @@ def test_who_has_ended_is_refused(make: Make) -> None:
 
 
 def test_a_machine_that_does_not_answer_is_not_taken_for_ended(make: Make) -> None:
+    """Like one behind a cut cable: the kernel of a full server answers no further connection."""
     asking = make()
-    nowhere = {**make().facts, "machine": "another", "addresses": ["240.0.0.1"]}
-    assert asking.ended([nowhere]) == []
-    assert asking.ended([{**nowhere, "addresses": []}]) == []
+    with contextlib.ExitStack() as stack:
+        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(full.getsockname())
+        silent = {**asking.facts, "port": full.getsockname()[1]}
+        assert asking.ended([silent]) == []
+    assert asking.ended([{**asking.facts, "machine": "another", "addresses": []}]) == []
 
 
 def test_a_killed_process_is_refused_and_a_busy_one_is_not() -> None:
