@@ -5,9 +5,9 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import shlex
 import platform
 import resource
+import shlex
 import subprocess
 import sys
 import tempfile
