@@ -76,6 +76,10 @@ def tune(
     store(path, hosts, None)
 
 
+POOR_FIT = 0.2
+"""A median error of the fit on its own calls above which the table is of little use."""
+
+
 def store(path: Path, hosts: Sequence[HostRates], network: NetworkRates | None) -> None:
     """Print what was measured, and put it into the file beside what is there."""
     import platform
@@ -93,6 +97,11 @@ def store(path: Path, hosts: Sequence[HostRates], network: NetworkRates | None) 
     )
     write(document, path)
     click.echo(f"stored in {path}")
+    errors = [rates.median_error for rates in hosts] + ([network.median_error] if network is not None else [])
+    if any(error > POOR_FIT for error in errors):
+        click.echo(
+            "warning: calls of one kind took very different times; tune again when the machine is quiet", err=True
+        )
 
 
 def merged(path: Path, hosts: Sequence[HostRates], network: NetworkRates | None) -> Measured:

@@ -7,12 +7,14 @@ without MPI_Finalize too.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from multiring.collectives.notices import own_notices
@@ -27,6 +29,8 @@ LONGEST_NAP_S = 1e-3
 PARTING_S = 1.5
 """How long a process whose communicator failed waits for the others to be that far: mpiexec may end the whole job, and
 drop what the others have to say, as soon as a second process has gone."""
+MPI_MEMORY = ("mpich_shm_", "sm_segment.", "vader_segment.")
+"""How MPICH and Open MPI name their shared memory."""
 OUTPUT_S = 0.1
 """How long mpiexec may take to read what was said last."""
 
@@ -43,6 +47,7 @@ _meetings: dict[tuple[int, ...], _Meeting] = {}
 """By their ranks in MPI.COMM_WORLD."""
 _failed: list[bool] = []
 _failed_peers: set[str] = set()
+_statuses: list[Any] = []
 
 
 def expect(comm: MPI.Intracomm, all_gather: Callable[[bytes], list[bytes]]) -> None:
@@ -62,8 +67,45 @@ def expect(comm: MPI.Intracomm, all_gather: Callable[[bytes], list[bytes]]) -> N
     world.Free()
     # Duplicated once for the same ranks, however often they meet: MPI has few communicators.
     if ranks not in _meetings:
+        _remember_exit_status()
         facts = [json.loads(answer) for answer in all_gather(json.dumps(own_notices().facts).encode())]
         _meetings[ranks] = _Meeting(comm.Dup(), facts)
+
+
+def _remember_exit_status() -> None:
+    """Let ``sys.exit`` leave its argument here: what runs at exit is not told the status of the process."""
+    if _meetings:
+        return
+    exit_process = sys.exit
+
+    def exit_and_tell(status: Any = None, /) -> NoReturn:
+        _statuses.append(status)
+        exit_process(status)
+
+    sys.exit = exit_and_tell
+
+
+def _exit_status() -> int:
+    """Return the status that the process would have had."""
+    if getattr(sys, "last_value", None) is not None:
+        return 1
+    status = _statuses[-1] if _statuses else None
+    if isinstance(status, int):
+        return status & 0xFF
+    return 0 if status is None else 1
+
+
+def _forget_mpi_memory() -> None:
+    """Take the names away from shared memory that MPI would have removed in MPI_Finalize; what is mapped stays."""
+    try:
+        lines = Path("/proc/self/maps").read_text().splitlines()
+    except OSError:
+        return
+    paths = {line.split(maxsplit=5)[5] for line in lines if "/dev/shm/" in line}
+    for path in paths:
+        if Path(path).name.startswith(MPI_MEMORY):
+            with contextlib.suppress(OSError):
+                Path(path).unlink()
 
 
 def note_failure() -> None:
@@ -107,4 +149,5 @@ def _leave_without_finalize() -> NoReturn:
         missing -= _have_failed()
         time.sleep(LONGEST_NAP_S)
     time.sleep(OUTPUT_S)
-    os._exit(1 if getattr(sys, "last_value", None) is not None else 0)
+    _forget_mpi_memory()
+    os._exit(_exit_status())

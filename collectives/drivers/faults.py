@@ -152,10 +152,12 @@ def mismatch_error(context: Context, epoch: int, rank: int, plan: Plan | None = 
         r: (int(line[ARRIVAL_SIGNATURE]), int(line[ARRIVAL_COUNT]))
         for r, line in zip(context.ranks, lines, strict=False)
     }
-    return disagreement(calls, epoch, rank, plan)
+    return disagreement(calls, epoch, rank, plan, among_all=len(context.ranks) == size)
 
 
-def disagreement(calls: dict[int, tuple[int, int]], epoch: int, rank: int, plan: Plan | None = None) -> MultiringError:
+def disagreement(
+    calls: dict[int, tuple[int, int]], epoch: int, rank: int, plan: Plan | None = None, *, among_all: bool = True
+) -> MultiringError:
     """Return the error of calls that differ.
 
     Parameters
@@ -168,6 +170,8 @@ def disagreement(calls: dict[int, tuple[int, int]], epoch: int, rank: int, plan:
         This rank.
     plan : Plan, optional
         Of its call.
+    among_all : bool
+        Whether these are all ranks of the communicator; others may have gone further.
     """
     closed = [r for r, (s, _) in calls.items() if s == SIGNATURE_CLOSED]
     if closed:
@@ -186,8 +190,9 @@ def disagreement(calls: dict[int, tuple[int, int]], epoch: int, rank: int, plan:
         f" {'have' if all_calls.count(most) > 1 else 'has'} {describe_signature(*most)}{_detail(call, most, plan)}"
         for call, members in groups.items()
     )
+    unwritten = "nothing was written" if among_all else "nothing was written on their node"
     return MismatchError(
-        f"the ranks disagree on call {epoch} of the communicator: {differences}; nothing was written, the communicator"
+        f"the ranks disagree on call {epoch} of the communicator: {differences}; {unwritten}, the communicator"
         " is closed; make the same calls, with the same arguments, in the same order on all ranks"
     )
 

@@ -81,14 +81,13 @@ def described(rules: Sequence[UpdateRule]) -> list[str]:
 
 
 def ranks_per_group(comm: Any, subgroup: Any) -> int:
-    """Return how many ranks share the state."""
+    """Return how many ranks share the state; that nodes have equally many is left to the ranks to agree on."""
     size: int = comm.size
     if subgroup is None:
         return size
     if subgroup == "node":
-        wanted: Any = comm.local_size
-    else:
-        wanted = subgroup
+        return int(comm.local_size)
+    wanted = subgroup
     if not isinstance(wanted, (int, np.integer)) or isinstance(wanted, bool) or wanted < 1 or size % wanted:
         raise ArgumentError(
             f"ShardedOptimizer: subgroup: got {subgroup!r} on {size} ranks, wanted 'node' or a divisor of {size}"

@@ -134,8 +134,10 @@ class ShardedOptimizer:
         agree(comm, self._description(wires, bucket_bytes, per_group, accumulation), "ShardedOptimizer")
         self._inner = self._across = None
         if per_group < comm.size:
-            self._inner = comm.split(comm.rank // per_group, comm.rank)
-            self._across = comm.split(comm.rank % per_group, comm.rank)
+            # Ranks of a node need not be neighbours.
+            of_node = subgroup == "node"
+            self._inner = comm.split(comm.node if of_node else comm.rank // per_group, comm.rank)
+            self._across = comm.split(comm.local_rank if of_node else comm.rank % per_group, comm.rank)
         self._queued = self._agree_overlap(overlap)
         if bucket_bytes is None:
             bucket_bytes = OVERLAPPED_BUCKET_BYTES if self._queued else ALONE_BUCKET_BYTES
