@@ -30,7 +30,10 @@ from multiring.kernels.records import (
     CALL_LAUNCHED,
     CALL_LONGEST_CHUNK,
     CALL_LOOP,
+    CALL_N_SLICES,
+    CALL_PLACE_BYTES,
     CALL_SIGNATURE,
+    CALL_SLICE,
     CALL_VARIANT,
     INSTRUCTION_KIND,
     INSTRUCTION_POST,
@@ -86,7 +89,6 @@ class Steps(Invocation):
         "_kept",
         "_plan",
         "_prepared",
-        "_slot_bytes",
         "_uploaded",
         "_variants",
         "pending",
@@ -105,7 +107,7 @@ class Steps(Invocation):
     ) -> None:
         super().__init__(record, run_native, finish, broken)
         words, plan = record.words, record.plan
-        self._device, self._plan, self._slot_bytes = device, plan, slot_bytes
+        self._device, self._plan = device, plan
         words[CALL_DEVICE] = slot_bytes
         words[CALL_SIGNATURE] ^= DEVICE_MARK
         self.stream, self.pending = 0, False
@@ -167,9 +169,8 @@ class Steps(Invocation):
             self.settle()
 
     def _enter(self, variant: int, program: NDArray[np.int64]) -> None:
-        longest = int(self.record.words[CALL_LONGEST_CHUNK])
-        wire_bytes = self._plan.request.wire_type.itemsize
-        slicing = Slicing.of(program, longest, wire_bytes, self._slot_bytes)
+        # The interpreter has cut the chunks, and gives messages addresses by that.
+        slicing = Slicing(*(int(self.record.words[field]) for field in (CALL_SLICE, CALL_PLACE_BYTES, CALL_N_SLICES)))
         enter_variant(self._call, variant, self._table(program), slicing)
         self._device.launcher.upload(self._call_address, self._call)
         self._variants.add(variant)

@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 from multiring.collectives.schedules import Collective, Schedule, Step, build, verify
+from multiring.collectives.schedules.cost import cost
+from multiring.collectives.schedules.measured_cost import Manner
 from multiring.collectives.schedules.saved_plan import load, save
 from multiring.errors import ArgumentError, ArgumentTypeError, ScheduleError
+from multiring.topology.assumed import ASSUMED
+from multiring.topology.cluster import cluster_topology
 from tests.collectives.fake_executor import on_ranks as on_threads
 from tests.collectives.real_ranks import on_ranks
 
@@ -109,12 +113,13 @@ def test_one_whose_ranks_add_differently_is_refused() -> None:
 def test_a_plan_has_its_price_on_the_host() -> None:
     def body(comm: Any) -> None:
         plan = comm.plan("all_reduce", nbytes=1 << 20, algorithm="ring")
-        # 4 steps of a third of the bytes: 0.2 us, and 12 GB/s, until the machine is measured. Chunks are whole bytes.
-        assert plan.predicted_us == pytest.approx(4 * (0.2 + (1 << 20) / 3 / 12e3), rel=1e-5)
+        # By the rates that are assumed until the machine is measured.
+        topology, named = cluster_topology((0, 0, 0), measured=ASSUMED), Manner(named=True)
+        assert plan.predicted_us == cost(build("ring", "all_reduce", 3), topology, 1 << 20, manner=named).total_us
         assert plan.to_json()["algorithm"] == "ring"
         shown = comm.explain("all_reduce", nbytes=1 << 20, algorithm="ring")
         assert shown == str(plan)
-        assert "predicted 1" in shown
+        assert f"predicted {plan.predicted_us:.1f} us" in shown
         assert [other.predicted_us for other in plan.alternatives] == sorted(
             other.predicted_us for other in plan.alternatives if other.predicted_us is not None
         )
