@@ -27,8 +27,9 @@ from multiring.collectives.drivers.device_directory import (
     openers_of,
 )
 from multiring.collectives.drivers.free_list import FreeList
+from multiring.collectives.drivers.room import heap_limit_bytes
 from multiring.collectives.drivers.segment import Segment
-from multiring.errors import ArgumentError, DeviceError, SharedMemoryError
+from multiring.errors import DeviceError, SharedMemoryError
 
 __all__ = ["Block", "DeviceHeap", "device_heap"]
 
@@ -85,10 +86,8 @@ class DeviceHeap:
         self._pid = os.getpid()
         self._returned: list[tuple[int, int, int, int]] = []
         self._generation = 0
-        limit = os.environ.get("MULTIRING_HEAP_BYTES")
-        if limit is not None and not limit.isdecimal():
-            raise ArgumentError(f"MULTIRING_HEAP_BYTES: got {limit!r}, wanted a number of bytes")
-        self._limit = int(limit) // GRANULE_BYTES * GRANULE_BYTES if limit is not None else None
+        limit = heap_limit_bytes()
+        self._limit = limit // GRANULE_BYTES * GRANULE_BYTES if limit is not None else None
 
     def allocate(self, n_bytes: int) -> Block:
         """Return a block of symmetric memory.

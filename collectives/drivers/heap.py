@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from multiring.collectives.drivers.control import words_at
 from multiring.collectives.drivers.free_list import FreeList
-from multiring.collectives.drivers.room import available_bytes
+from multiring.collectives.drivers.room import available_bytes, heap_limit_bytes
 from multiring.collectives.drivers.segment import PAGE_BYTES, Segment
-from multiring.errors import ArgumentError, SharedMemoryError
+from multiring.errors import SharedMemoryError
 
 __all__ = ["MAX_SEGMENTS", "Heap", "PeerHeap", "heap", "peer_heap"]
 
@@ -56,11 +56,9 @@ class Heap:
         self._returned: list[tuple[int, int, int, int]] = []
         self._generation = 0
         self.token = int.from_bytes(os.urandom(7), "little")
-        limit = os.environ.get("MULTIRING_HEAP_BYTES")
-        if limit is not None and not limit.isdecimal():
-            raise ArgumentError(f"MULTIRING_HEAP_BYTES: got {limit!r}, wanted a number of bytes")
+        limit = heap_limit_bytes()
         # Segments are whole pages, and the limit is never passed.
-        self._limit = (int(limit) if limit is not None else available_bytes()) // PAGE_BYTES * PAGE_BYTES
+        self._limit = (limit if limit is not None else available_bytes()) // PAGE_BYTES * PAGE_BYTES
 
     def allocate(self, n_bytes: int) -> Any:
         """Return a buffer object of ``n_bytes``; its memory comes back when Python collects it.

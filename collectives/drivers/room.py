@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-__all__ = ["available_bytes"]
+from multiring.errors import ArgumentError
+
+__all__ = ["available_bytes", "heap_limit_bytes"]
 
 _UNLIMITED = 1 << 60
 
@@ -24,6 +27,20 @@ def available_bytes(root: Path = Path("/")) -> int:
     for limit, used in _control_groups(root):
         available = min(available, max(0, limit - used))
     return available
+
+
+def heap_limit_bytes() -> int | None:
+    """Return the most symmetric memory of this process that ``MULTIRING_HEAP_BYTES`` allows; None if it is not set.
+
+    Raises
+    ------
+    ArgumentError
+        If it is no number of bytes.
+    """
+    limit = os.environ.get("MULTIRING_HEAP_BYTES")
+    if limit is not None and not limit.isdecimal():
+        raise ArgumentError(f"MULTIRING_HEAP_BYTES: got {limit!r}, wanted a number of bytes")
+    return int(limit) if limit is not None else None
 
 
 def _control_groups(root: Path) -> list[tuple[int, int]]:

@@ -10,25 +10,18 @@ from xml.etree import ElementTree
 
 import pytest
 
-from multiring.bench import cli
+from tests.support.command import json_of, run_command
 
 DGX = ("all_reduce", "--bytes", "64M", "--topology", "dgx1-v100", "--nodes", "4")
 N = 64 << 20
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Return the exit status, standard output and standard error."""
-    with pytest.raises(SystemExit) as end:
-        cli.main(["plan", *words])
-    shown = capsys.readouterr()
-    return int(str(end.value.code)), shown.out, shown.err
+    return run_command(capsys, "plan", *words)
 
 
 def plan(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    status, out, err = run(capsys, *words, "--json")
-    assert (status, err) == (0, "")
-    found: dict[str, Any] = json.loads(out)
-    return found
+    return json_of(capsys, "plan", *words)
 
 
 def test_json_names_everything(capsys: pytest.CaptureFixture[str]) -> None:

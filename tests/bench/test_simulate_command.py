@@ -11,24 +11,17 @@ from typing import Any
 
 import pytest
 
-from multiring.bench import cli
 from multiring.bench.simulate_command import parse_nodes, parse_sizes
 from multiring.errors import ArgumentError
+from tests.support.command import json_of, run_command
 
 
 def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    """Return the exit status, standard output and standard error."""
-    with pytest.raises(SystemExit) as end:
-        cli.main(["simulate", *words])
-    shown = capsys.readouterr()
-    return int(str(end.value.code)), shown.out, shown.err
+    return run_command(capsys, "simulate", *words)
 
 
 def report(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
-    status, out, err = run(capsys, *words, "--json")
-    assert (status, err) == (0, "")
-    found: dict[str, Any] = json.loads(out)
-    return found
+    return json_of(capsys, "simulate", *words)
 
 
 def test_the_best_box_of_each_node_count(capsys: pytest.CaptureFixture[str]) -> None:
